@@ -56,6 +56,14 @@ pub struct Counts {
     pub resyncs: u64,
 }
 
+/// A batch that was handed out.
+#[derive(Clone, Debug)]
+struct UnderWay {
+    seq: u64,
+    items: Vec<Item>,
+    bytes: usize,
+}
+
 /// One instance.
 #[derive(Clone, Debug)]
 pub struct Core {
@@ -67,8 +75,8 @@ pub struct Core {
     /// behind it: an edit that the others have, and this instance has forgotten after a kill, would
     /// undo a later one (FLEET-23).
     unkept: BTreeMap<Item, u64>,
-    /// The batches that were handed out, in this order, and what is in each.
-    in_flight: VecDeque<(u64, Vec<Item>)>,
+    /// The batches that were handed out, in this order.
+    in_flight: VecDeque<UnderWay>,
     /// The engine has lost what it had: nothing is handed out before the answers to all of these
     /// have come, and what is in them is to be sent again already.
     has_lost: bool,
@@ -183,7 +191,7 @@ impl Core {
 
     /// How many items wait to be sent, those under way included.
     pub fn waiting(&self) -> usize {
-        let in_flight = self.in_flight.iter().map(|(_, items)| items.len());
+        let in_flight = self.in_flight.iter().map(|sent| sent.items.len());
         self.queue.len() + self.unkept.len() + in_flight.sum::<usize>()
     }
 

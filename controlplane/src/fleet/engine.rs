@@ -121,7 +121,9 @@ pub struct Fault(pub String);
 /// Batches and beats are asked ahead: their answers come in this order, by [`Engine::answer`].
 /// Every other call wants all of them to have come.
 pub trait Engine {
-    /// Finds the fleet, or founds it with this generation.
+    /// Finds the fleet, or founds it with this generation. No other connection has the same: from
+    /// now on the engine takes no batch of an earlier connection of this origin, which may still be
+    /// on its way.
     ///
     /// # Errors
     /// [`Fault`], as with all others.

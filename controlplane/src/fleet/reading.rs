@@ -20,6 +20,9 @@ use super::words::{Opened, Said};
 
 /// Batches that are read at once.
 const MOST_READ: usize = 64;
+/// And before the end was read: so many full ones pass over a narrow way within the time that an
+/// answer has. Who reads too much at once is late, and begins with these anew.
+const AT_FIRST: usize = 16;
 /// How long a read waits for something to come. It is not seen before that nobody wants it any
 /// more.
 const WAIT: Duration = Duration::from_secs(1);
@@ -203,7 +206,8 @@ impl Thread {
             // The end is told at once; only behind it there is something to wait for.
             let wait = if is_end_told { WAIT } else { Duration::ZERO };
             let begun_ns = self.shared.now_ns();
-            let batches = link.read_after(cursor, MOST_READ, wait)?;
+            let most = if has_caught_up { MOST_READ } else { AT_FIRST };
+            let batches = link.read_after(cursor, most, wait)?;
             if !self.wanted.is(number) {
                 return Err(Ended::Unwanted);
             }
@@ -219,13 +223,15 @@ impl Thread {
                     events,
                 })?;
             }
-            if count < MOST_READ && !is_end_told {
+            if count < most && !is_end_told {
                 is_end_told = true;
                 has_caught_up = true;
                 self.say(Said::AtEnd { reading: number })?;
             }
             if has_caught_up {
+                // Whoever waited for nothing has waited, or the engine does not wait.
                 let parts = u32::try_from(count.div_ceil(IN_A_PAUSE)).unwrap_or(u32::MAX);
+                let parts = if wait.is_zero() { parts } else { parts.max(1) };
                 let took = Duration::from_nanos(self.shared.now_ns().saturating_sub(begun_ns));
                 std::thread::sleep((PAUSE * parts).saturating_sub(took));
             }

@@ -1,15 +1,21 @@
 //! What is sent, and what follows from the answers: a few batches are under way at once, and what
 //! is in those that the engine did not take is sent again.
 
-use super::{Batch, Core, Item, MOST_UNDER_WAY};
+use super::{Batch, Core, Item, MOST_UNDER_WAY, UnderWay};
 use crate::fleet::event::{self, Event};
+
+/// While so many bytes are under way nothing is handed out: full batches would be late for each
+/// other where the way is narrow.
+const MOST_BYTES_UNDER_WAY: usize = 64 * 1024;
 
 impl Core {
     /// The next batch to be appended; none while [`MOST_UNDER_WAY`] are under way. `is_kept` tells
     /// whether fleet.json holds a change.
     pub fn next_batch(&mut self, is_kept: impl Fn(u64) -> bool) -> Option<Batch> {
         let under_way = self.in_flight.len();
-        if under_way >= MOST_UNDER_WAY || self.has_lost || self.generation.is_none() {
+        let bytes: usize = self.in_flight.iter().map(|sent| sent.bytes).sum();
+        let is_enough = under_way >= MOST_UNDER_WAY || bytes >= MOST_BYTES_UNDER_WAY;
+        if is_enough || self.has_lost || self.generation.is_none() {
             return None;
         }
         let kept = self.unkept.extract_if(.., |_, change| is_kept(*change));
@@ -28,7 +34,11 @@ impl Core {
         let (bytes, count) = event::write(events);
         let items: Vec<Item> = (0..count).filter_map(|_| self.unqueue()).collect();
         let seq = self.acked + under_way as u64 + 1;
-        self.in_flight.push_back((seq, items));
+        self.in_flight.push_back(UnderWay {
+            seq,
+            items,
+            bytes: bytes.len(),
+        });
         Some(Batch { seq, bytes })
     }
 
@@ -45,8 +55,8 @@ impl Core {
 
     /// The engine has answered to the oldest append: the number of the last batch that it has.
     pub fn appended(&mut self, seq: u64, last: u64) {
-        let is_oldest = |(sent, _): &mut (u64, Vec<Item>)| *sent == seq;
-        let Some((_, mut items)) = self.in_flight.pop_front_if(is_oldest) else {
+        let oldest = self.in_flight.pop_front_if(|sent| sent.seq == seq);
+        let Some(UnderWay { mut items, .. }) = oldest else {
             return;
         };
         if last == seq && !self.has_lost {
@@ -55,8 +65,8 @@ impl Core {
         // It has lost what it had acknowledged, and takes none of the numbers behind.
         self.acked = last;
         if !self.has_lost {
-            for (_, behind) in &mut self.in_flight {
-                items.append(behind);
+            for behind in &mut self.in_flight {
+                items.append(&mut behind.items);
             }
             self.send_first(items);
             self.resync();
@@ -73,13 +83,13 @@ impl Core {
     /// sent again.
     pub(super) fn settle_in_flight(&mut self, last: u64) {
         let in_flight = std::mem::take(&mut self.in_flight);
-        let knows = in_flight.back().is_some_and(|(seq, _)| last <= *seq);
+        let knows = in_flight.back().is_some_and(|sent| last <= sent.seq);
         let mut again = Vec::new();
-        for (seq, items) in in_flight {
-            if knows && seq <= last {
-                self.taken(seq, &items);
+        for sent in in_flight {
+            if knows && sent.seq <= last {
+                self.taken(sent.seq, &sent.items);
             } else {
-                again.extend(items);
+                again.extend(sent.items);
             }
         }
         self.send_first(again);

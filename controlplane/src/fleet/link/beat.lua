@@ -15,7 +15,7 @@ local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 for _, gone in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now - 259200000, 'LIMIT', 0, 64)) do
   redis.call('ZREM', KEYS[1], gone)
   redis.call('HDEL', KEYS[2], gone)
-  redis.call('HDEL', KEYS[3], gone)
+  redis.call('HDEL', KEYS[3], gone, gone .. '#')
   redis.call('HDEL', KEYS[4], gone)
   redis.call('HDEL', KEYS[5], gone)
 end

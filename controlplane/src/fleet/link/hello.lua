@@ -1,6 +1,7 @@
 -- Finds the fleet or founds it. Answers its generation, the last batch of this origin, what the log has at
 -- the cursor, whether it was never cut, and the time in milliseconds.
--- KEYS: meta, log, last numbers. ARGV: origin, generation to found it with, cursor.
+-- From now on this connection alone appends for this origin.
+-- KEYS: meta, log, last numbers. ARGV: origin, generation to found it with, which no other connection has, cursor.
 local function of(key, kind)
   local held = redis.call('TYPE', key).ok
   if held ~= 'none' and held ~= kind then redis.call('DEL', key) end
@@ -14,6 +15,7 @@ if not redis.call('HGET', KEYS[1], 'generation') then
   redis.call('DEL', KEYS[2], KEYS[3])
   redis.call('HSET', KEYS[1], 'format', '1', 'generation', ARGV[2])
 end
+redis.call('HSET', KEYS[3], ARGV[1] .. '#', ARGV[2])
 local time = redis.call('TIME')
 return {
   '1',

@@ -63,6 +63,8 @@ pub struct Link {
     fleet: String,
     /// What was asked ahead and has no answer yet, with the moment.
     asked: VecDeque<(Ahead, Instant)>,
+    /// What this connection has said hello with; the engine takes batches of no earlier one.
+    hello: Vec<u8>,
 }
 
 /// A question that is asked ahead.
@@ -90,6 +92,7 @@ impl Link {
             connection,
             fleet: access.fleet.clone(),
             asked: VecDeque::new(),
+            hello: Vec::new(),
         })
     }
 
@@ -151,12 +154,13 @@ impl Engine for Link {
             scripts.cmd("SCRIPT").arg("LOAD").arg(text).ignore();
         }
         scripts.query::<()>(&mut self.connection).map_err(fault)?;
+        self.hello = format!("{found:032x}").into_bytes();
         let answer = self.run(&Script {
             text: HELLO,
             keys: vec![self.key("meta"), self.key("log"), self.key("seq")],
             arguments: vec![
                 me.as_str().into(),
-                format!("{found:032x}").into_bytes(),
+                self.hello.clone(),
                 cursor.to_string().into_bytes(),
             ],
         })?;
@@ -192,6 +196,7 @@ impl Engine for Link {
                 me.as_str().into(),
                 seq.to_string().into_bytes(),
                 sealed.to_vec(),
+                self.hello.clone(),
             ],
         };
         self.run_ahead(Ahead::Append { seq }, &script)

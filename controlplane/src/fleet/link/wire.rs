@@ -17,6 +17,8 @@ use crate::fleet::engine::Fault;
 
 /// How long an answer may take.
 const TIMEOUT: Duration = Duration::from_secs(1);
+/// What was waited for is looked for so long at least.
+const AT_LEAST: Duration = Duration::from_millis(2);
 /// The most bytes of an answer: sixteen batches of the log are a megabyte, the beats of a thousand
 /// instances less.
 const MAX_ANSWER: usize = 16 << 20;
@@ -135,7 +137,8 @@ impl Wire {
         wait: Duration,
     ) -> RedisResult<Option<(Value, Duration)>> {
         let (until, end) = (now() + wait, asked + self.patience);
-        self.timed().until = until.min(end);
+        // What has come is read, however late somebody is to ask for it.
+        self.timed().until = until.min(end.max(now() + AT_LEAST));
         match self.next() {
             Ok(value) => {
                 self.left = Left::default();

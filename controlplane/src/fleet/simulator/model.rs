@@ -13,6 +13,10 @@ pub(super) struct Store {
     generation: Option<u128>,
     log: Vec<Logged>,
     last: BTreeMap<Origin, u64>,
+    /// What the latest connection of each origin has said hello with.
+    hellos: BTreeMap<Origin, u128>,
+    /// Batches on their way of connections that were given up: each is obeyed later.
+    late: VecDeque<(u128, Logged)>,
     /// Nothing at or before this place is in the log any more.
     trimmed: Cursor,
     snapshot: Option<Snapshot>,
@@ -30,6 +34,28 @@ impl Store {
 
     pub(super) fn len(&self) -> usize {
         self.log.len()
+    }
+
+    /// Answers the last batch of the origin, or nothing to a connection that is not its latest.
+    fn append(&mut self, hello: u128, batch: Logged, now_ms: u64) -> Option<u64> {
+        let latest = self.hellos.get(&batch.origin);
+        if latest.is_some_and(|latest| *latest != hello) {
+            return None;
+        }
+        let last = self.last.get(&batch.origin).copied().unwrap_or(0);
+        if batch.seq != last + 1 {
+            return Some(last);
+        }
+        self.next += 1;
+        // A master whose clock is behind gives ids that are no smaller than the last one's.
+        let ms = self.log.last().map_or(0, |last| last.at.ms).max(now_ms);
+        let count = self.next;
+        self.last.insert(batch.origin.clone(), batch.seq);
+        self.log.push(Logged {
+            at: Cursor { ms, count },
+            ..batch
+        });
+        Some(last + 1)
     }
 
     /// Whether the log has a batch behind this place.
@@ -52,6 +78,11 @@ pub(super) struct Model<'a> {
 impl Model<'_> {
     fn call<T>(&mut self, obey: impl FnOnce(&mut Store, u64) -> T) -> Result<T, Fault> {
         let lost = || Fault("no answer within 1 s".to_owned());
+        if self.random.one_in(4)
+            && let Some((hello, batch)) = self.store.late.pop_front()
+        {
+            self.store.append(hello, batch, self.now_ms);
+        }
         if self.fails == 0 || !self.random.one_in(self.fails) {
             return Ok(obey(self.store, self.now_ms));
         }
@@ -66,37 +97,33 @@ impl Engine for Model<'_> {
     fn hello(&mut self, me: &Origin, cursor: Cursor, found: u128) -> Result<Welcome, Fault> {
         // Another connection.
         self.answers.clear();
-        self.call(|store, now_ms| Welcome {
-            generation: *store.generation.get_or_insert(found),
-            last: store.last.get(me).copied().unwrap_or(0),
-            at_cursor: store.log.iter().find(|logged| logged.at == cursor).cloned(),
-            is_whole: store.trimmed == Cursor::default(),
-            time_ms: now_ms,
+        self.call(|store, now_ms| {
+            store.hellos.insert(me.clone(), found);
+            Welcome {
+                generation: *store.generation.get_or_insert(found),
+                last: store.last.get(me).copied().unwrap_or(0),
+                at_cursor: store.log.iter().find(|logged| logged.at == cursor).cloned(),
+                is_whole: store.trimmed == Cursor::default(),
+                time_ms: now_ms,
+            }
         })
     }
 
     fn append(&mut self, me: &Origin, seq: u64, sealed: &[u8]) -> Result<(), Fault> {
-        let last = self.call(|store, now_ms| {
-            let last = store.last.get(me).copied().unwrap_or(0);
-            if seq != last + 1 {
-                return last;
-            }
-            store.next += 1;
-            // A master whose clock is behind gives ids that are no smaller than the last one's.
-            let ms = store.log.last().map_or(0, |last| last.at.ms).max(now_ms);
-            let at = Cursor {
-                ms,
-                count: store.next,
-            };
-            store.log.push(Logged {
-                at,
-                origin: me.clone(),
-                seq,
-                sealed: sealed.to_vec(),
-            });
-            store.last.insert(me.clone(), seq);
-            seq
-        })?;
+        let batch = Logged {
+            at: Cursor::default(),
+            origin: me.clone(),
+            seq,
+            sealed: sealed.to_vec(),
+        };
+        let hello = self.store.hellos.get(me).copied().unwrap_or(0);
+        let sent = batch.clone();
+        let answer = self.call(|store, now_ms| store.append(hello, batch, now_ms));
+        if answer.is_err() && self.random.one_in(3) {
+            self.store.late.push_back((hello, sent));
+        }
+        let other = || Fault("a later connection of this instance is there".to_owned());
+        let last = answer?.ok_or_else(other)?;
         self.answers.push_back(Answer::Appended { seq, last });
         Ok(())
     }

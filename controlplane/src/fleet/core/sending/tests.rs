@@ -29,18 +29,23 @@ fn instance() -> Core {
     core
 }
 
-/// Makes a ban; returns the batch that has it.
-fn batch(core: &mut Core, number: usize) -> Option<Batch> {
+/// That a ban was made.
+fn made(number: usize) -> LedgerChange {
+    let netblock = format!("10.{}.{}.0/24", number / 256, number % 256);
     let text = format!(
-        r#"{{"netblock":"10.0.{number}.0/24","ban_started":"2026-11-21T16:00:00Z","ban_expires":"permanent"}}"#
+        r#"{{"netblock":"{netblock}","ban_started":"2026-11-21T16:00:00Z","ban_expires":"permanent"}}"#
     );
     let ban: Ban = serde_json::from_str(&text).unwrap();
-    let change = LedgerChange {
+    LedgerChange {
         key: BanKey::of(&ban),
         happened: Happened::Made,
         ban: Some(Arc::new(ban)),
-    };
-    core.follow(&[change], NOW);
+    }
+}
+
+/// Makes a ban; returns the batch that has it.
+fn batch(core: &mut Core, number: usize) -> Option<Batch> {
+    core.follow(&[made(number)], NOW);
     core.next_batch(|_| true)
 }
 
@@ -80,6 +85,24 @@ fn batches_do_not_wait_for_answers() {
     }
     assert!(core.is_in_step());
     assert_eq!((core.acked(), core.counts().sent), (next.seq, 10));
+}
+
+/// FLEET-11: full batches are late for each other where the way is narrow: of those so many bytes
+/// are under way, not so many batches.
+#[test]
+fn full_batches_wait_for_answers() {
+    let mut core = instance();
+    let changes: Vec<LedgerChange> = (0..3000).map(made).collect();
+    core.follow(&changes, NOW);
+    let mut sizes = Vec::new();
+    while let Some(batch) = core.next_batch(|_| true) {
+        sizes.push(batch.bytes.len());
+    }
+    assert_eq!(sizes.len(), 2, "{sizes:?}");
+    assert!(sizes[0] < MOST_BYTES_UNDER_WAY, "{sizes:?}");
+    core.appended(1, 1);
+    assert_eq!(core.next_batch(|_| true).map(|batch| batch.seq), Some(3));
+    assert_eq!(core.next_batch(|_| true), None);
 }
 
 /// FLEET-15: an engine that has lost a batch takes none of those behind it. All of them are sent
