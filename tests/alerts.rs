@@ -262,7 +262,12 @@ fn places_are_counted_where_they_are_known() {
         weir.metric(&series)
     };
     let asn = |asn: &str| weir.metric(&format!("waf_requests_by_asn_total{{asn=\"{asn}\"}}"));
-    wait_for("all of them", || (country("unknown")? >= 6.0).then_some(()));
+    // Each worker adds its own on its next tick.
+    wait_until("all of them", || {
+        [country("GB"), country("DE"), country("SE")] == [Some(4.0), Some(3.0), Some(2.0)]
+            && country("unknown") >= Some(6.0)
+            && asn("unknown") >= Some(9.0)
+    });
     assert_eq!(
         [
             country("GB"),

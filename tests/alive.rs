@@ -269,7 +269,7 @@ fn two_sigterms_in_a_row_are_one() {
             exchange.send(b"half");
             After::KeepAlive
         });
-        let mut weir = Weir::start(&application, &[]);
+        let mut weir = Weir::start(&application, &[("WAF_SHUTDOWN_TIMEOUT", "20s")]);
         let mut running = Connection::open(weir.address());
         running.send(&get("/held", &[]));
         assert_eq!(running.head().expect("its head").status, 200);
@@ -297,7 +297,7 @@ fn two_sigterms_in_a_row_are_one() {
 #[test]
 fn a_stop_is_announced_before_the_listeners_close() {
     let application = Application::ok();
-    let mut weir = Weir::start(&application, &[("WAF_SHUTDOWN_DELAY", "2s")]);
+    let mut weir = Weir::start(&application, &[("WAF_SHUTDOWN_DELAY", "5s")]);
     assert_eq!(weir.get("/_waf/health", "203.0.113.7").status, 200);
     weir.signal("TERM");
     let health = wait_for("health that says so", || {

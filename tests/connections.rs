@@ -453,7 +453,7 @@ fn taken_of(weir: &Weir, target: &str) -> usize {
 #[test]
 fn a_connection_that_was_never_used_is_closed_silently() {
     let application = Application::ok();
-    let head = ("WAF_HEADER_TIMEOUT", "200ms");
+    let head = ("WAF_HEADER_TIMEOUT", "2s");
     let weir = Weir::start(&application, &[NO_PROXY, ALLOWED, head]);
     let mut unused = Connection::open_from(weir.address(), "127.0.1.1");
     assert!(unused.ends());
@@ -473,7 +473,7 @@ fn a_connection_that_was_never_used_is_closed_silently() {
 fn a_head_that_begins_behind_another_is_timed() {
     let application = Application::ok();
     let settings = [
-        ("WAF_HEADER_TIMEOUT", "200ms"),
+        ("WAF_HEADER_TIMEOUT", "2s"),
         ("WAF_KEEPALIVE_TIMEOUT", "60s"),
     ];
     let weir = Weir::start(&application, &settings);

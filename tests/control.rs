@@ -849,7 +849,7 @@ fn the_ninth_listener_is_told() {
 #[test]
 fn health_tells_of_the_stop() {
     let application = Application::ok();
-    let mut weir = Weir::start(&application, &[("WAF_SHUTDOWN_DELAY", "2s")]);
+    let mut weir = Weir::start(&application, &[("WAF_SHUTDOWN_DELAY", "5s")]);
     weir.signal("TERM");
     let answer = wait_for("the stop in the health", || {
         let answer = weir.control("GET", "/v1/health", None);

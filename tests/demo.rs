@@ -85,9 +85,10 @@ fn an_operator_explains_and_lifts() {
         weir.process_log_text().contains("ban made").then_some(())
     });
     let line = |what: &str| {
-        let lines = weir.raw_output().into_iter();
-        let mut lines = lines.filter(|line| line.contains(what));
-        lines.next().unwrap_or_else(|| panic!("no line {what}"))
+        wait_for(what, || {
+            let mut lines = weir.raw_output().into_iter();
+            lines.find(|line| line.contains(what))
+        })
     };
     let run = |line: &str| {
         let output = Command::new("sh").args(["-c", line]).output();

@@ -31,23 +31,36 @@ fn held() -> (Application, mpsc::Sender<()>) {
     (application, release)
 }
 
+/// Longer than any of these answers is held.
+const LONG_DRAIN: (&str, &str) = ("WAF_SHUTDOWN_TIMEOUT", "20s");
+
 /// CONN-14: the first request of a connection that was just accepted is answered at a stop as well.
 #[test]
 fn who_was_just_accepted_is_answered() {
-    let (application, _release) = held();
-    // One worker: what was accepted before a request that is answered, was accepted before it.
-    let mut weir = Weir::start(&application, &[("WAF_WORKERS", "1")]);
-    let mut accepted = Connection::open(weir.address());
-    weir.get("/read", "203.0.113.7").expect(200);
-    weir.signal("TERM");
-    wait_until("closed listeners", || {
-        TcpStream::connect(weir.address()).is_err()
+    // It has a second, and more is no fault where the machine was too busy.
+    let tried = (0..5).any(|_| {
+        let (application, _release) = held();
+        // One worker: what was accepted before a request that is answered, was accepted before it.
+        let mut weir = Weir::start(&application, &[("WAF_WORKERS", "1")]);
+        let mut accepted = Connection::open(weir.address());
+        weir.get("/read", "203.0.113.7").expect(200);
+        let began = Instant::now();
+        weir.signal("TERM");
+        wait_until("closed listeners", || {
+            TcpStream::connect(weir.address()).is_err()
+        });
+        accepted.send_what_is_taken(&get("/first", &[]));
+        let answer = accepted.try_response(false);
+        let in_time = began.elapsed() < Duration::from_millis(700);
+        if in_time {
+            let answer = answer.expect("an answer").expect(200);
+            assert_eq!(answer.header("connection"), Some("close"));
+            assert!(accepted.ends());
+        }
+        assert_eq!(weir.wait().code(), Some(0), "{}", weir.process_log_text());
+        in_time
     });
-    accepted.send(&get("/first", &[]));
-    let answer = accepted.response().expect(200);
-    assert_eq!(answer.header("connection"), Some("close"));
-    assert!(accepted.ends());
-    assert_eq!(weir.wait().code(), Some(0), "{}", weir.process_log_text());
+    assert!(tried, "never within a second");
 }
 
 /// SIGTERM: listeners close, the health check says draining, running answers end, state is written,
@@ -56,7 +69,7 @@ fn who_was_just_accepted_is_answered() {
 fn sigterm_drains() {
     let (application, release) = held();
     // One worker: what was sent before a request that is answered, was read before it.
-    let mut weir = Weir::start(&application, &[("WAF_WORKERS", "1")]);
+    let mut weir = Weir::start(&application, &[("WAF_WORKERS", "1"), LONG_DRAIN]);
     // Connections of both kinds exist before the stop: one at work, one idle, one for the health
     // check.
     let mut running = Connection::open(weir.address());
@@ -99,7 +112,7 @@ fn sigterm_drains() {
 #[test]
 fn what_was_sent_behind_the_last_answer_resets_nothing() {
     let (application, release) = held();
-    let mut weir = Weir::start(&application, &[("WAF_WORKERS", "1")]);
+    let mut weir = Weir::start(&application, &[("WAF_WORKERS", "1"), LONG_DRAIN]);
     let mut running = Connection::open(weir.address());
     running.send(&get("/held", &[]));
     // More than the service reads ahead.
@@ -127,7 +140,7 @@ fn what_was_sent_behind_the_last_answer_resets_nothing() {
 #[test]
 fn a_second_sigterm_waits_for_nobody() {
     let (application, _release) = held();
-    let mut weir = Weir::start(&application, &[]);
+    let mut weir = Weir::start(&application, &[("WAF_SHUTDOWN_TIMEOUT", "1m")]);
     let mut running = Connection::open(weir.address());
     running.send(&get("/held", &[]));
     assert_eq!(running.head().expect("its head").status, 200);
@@ -138,7 +151,7 @@ fn a_second_sigterm_waits_for_nobody() {
     // Within the first second it would be the same signal (ALIVE-3).
     std::thread::sleep(Duration::from_millis(1100));
     weir.signal("TERM");
-    // The answer is never released: without the second signal the drain lasts 30 seconds, longer
+    // The answer is never released: without the second signal the drain lasts a minute, longer
     // than this waits.
     weir.wait();
 }
@@ -235,6 +248,7 @@ fn nothing_that_was_taken_is_lost() {
             ("WAF_RATE_LIMIT_PER_MINUTE", "off"),
             ("WAF_RATE_LIMIT_PER_HOUR", "off"),
             ("WAF_RATE_LIMIT_PER_DAY", "off"),
+            LONG_DRAIN,
         ],
     );
     let address = weir.address();
@@ -266,7 +280,7 @@ fn nothing_that_was_taken_is_lost() {
         .into_iter()
         .map(|worker| worker.join().expect("no cut answer"))
         .sum();
-    assert_eq!(weir.wait().code(), Some(0));
+    assert_eq!(weir.wait_for_all().code(), Some(0));
     let passed = weir
         .request_log()
         .iter()

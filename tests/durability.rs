@@ -17,10 +17,10 @@ use serde_json::{Value, json};
 use crate::support::application::Application;
 use crate::support::raw_client::{Connection, Response, get, request};
 use crate::support::traffic::Traffic;
-use crate::support::wait_for;
 use crate::support::weir::{
     ADMIN, ADMIN_TOKEN, EXEMPT, ONE_PER_HOUR, StateDir, Weir, pretty, state_dir, state_dir_on_disk,
 };
+use crate::support::{wait_for, wait_until};
 
 /// STATE-2: killed at random moments under breaks, admin bans, lifts and edits, the next start
 /// succeeds every time, every acknowledged admin ban and lift is there, and no file is partial.
@@ -329,27 +329,36 @@ fn vim_saves_are_seen() {
 #[test]
 fn a_write_waits_for_the_end_of_a_save() {
     let application = Application::ok();
-    let weir = Weir::start(&application, &[EXEMPT]);
-    weir.ban("netblock", "10.1.0.0/24", "1h");
-    let mut file = weir.state_file("bans.json").expect("bans.json");
-    let entry = json!({"netblock": "198.51.100.0/24", "ban_expires": "permanent"});
-    file["bans"].as_array_mut().expect("a list").push(entry);
-    let text = pretty(&file);
-    let (first, second) = text.split_at(60);
-    let mut saved = fs::File::create(weir.state_path("bans.json")).expect("opens");
-    saved.write_all(first.as_bytes()).expect("writes");
-    std::thread::scope(|scope| {
-        let answer = scope.spawn(|| post_ban(&weir, "10.2.0.0/24"));
-        weir.wait_for_process_log(&["ERROR", "bans.json", "the edit is not taken"]);
-        // Reported, but not given up: a writer may be slower than that.
-        std::thread::sleep(Duration::from_millis(200));
-        saved.write_all(second.as_bytes()).expect("writes");
-        let answer = answer.join().expect("the answer");
-        assert_eq!(answer.get("persisted"), None, "{answer}");
+    let tried = (0..5).any(|_| {
+        let weir = Weir::start(&application, &[EXEMPT]);
+        weir.ban("netblock", "10.1.0.0/24", "1h");
+        let mut file = weir.state_file("bans.json").expect("bans.json");
+        let entry = json!({"netblock": "198.51.100.0/24", "ban_expires": "permanent"});
+        file["bans"].as_array_mut().expect("a list").push(entry);
+        let text = pretty(&file);
+        let (first, second) = text.split_at(60);
+        let mut saved = fs::File::create(weir.state_path("bans.json")).expect("opens");
+        saved.write_all(first.as_bytes()).expect("writes");
+        let began = Instant::now();
+        let in_time = std::thread::scope(|scope| {
+            let answer = scope.spawn(|| post_ban(&weir, "10.2.0.0/24"));
+            // Reported, but not given up: a writer may be slower than that.
+            weir.wait_for_process_log(&["ERROR", "bans.json", "the edit is not taken"]);
+            saved.write_all(second.as_bytes()).expect("writes");
+            // After a second without a change it is set aside, on a machine that is too busy.
+            let in_time = began.elapsed() < Duration::from_millis(900);
+            let answer = answer.join().expect("the answer");
+            assert!(!in_time || answer.get("persisted").is_none(), "{answer}");
+            in_time
+        });
+        if in_time {
+            weir.wait_for_bans("all three", |bans| bans.len() == 3);
+            assert_eq!(weir.get("/exempt", "198.51.100.7").status, 429);
+            assert!(!weir.state_path("bans.json.bad").exists());
+        }
+        in_time
     });
-    weir.wait_for_bans("all three", |bans| bans.len() == 3);
-    assert_eq!(weir.get("/exempt", "198.51.100.7").status, 429);
-    assert!(!weir.state_path("bans.json.bad").exists());
+    assert!(tried, "never within a second");
 }
 
 /// STATE-5: bad edits are set aside one after the other, the newest as `.bad`; what was held stays
@@ -374,7 +383,8 @@ fn bad_edits_are_kept_in_a_row() {
     assert_eq!(read("bans.json.bad.1").as_deref(), Some("first"));
     weir.wait_for_bans("all three", |bans| bans.len() == 3);
     assert_eq!(weir.get("/exempt", "203.0.113.7").status, 429);
-    assert_eq!(weir.edits("bans.json", "bad"), 2.0);
+    // It is counted behind the rename.
+    wait_until("both are counted", || weir.edits("bans.json", "bad") == 2.0);
 }
 
 fn kills(rounds: usize, seed: u64) {

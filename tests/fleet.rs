@@ -56,6 +56,30 @@ fn start(application: &Application, engine: &Engine, name: &str) -> Weir {
     start_at(application, &state_dir(), &settings(engine, name))
 }
 
+fn is_refused(weir: &Weir, client: &str) -> bool {
+    weir.get("/exempt", client).status == 429
+}
+
+/// An answer waits a second for the others (FLEET-14), and a busy machine may need more: then it
+/// names who is late, and that one is waited for.
+#[track_caller]
+fn in_force_at(answer: &Value, names: &[&str], is_there: impl Fn() -> bool) {
+    let list = |name: &str| {
+        let names = answer["fleet"][name].as_array();
+        names.unwrap_or_else(|| panic!("{answer:#}")).clone()
+    };
+    let (mut all, late) = (list("in_force"), list("pending"));
+    assert_eq!(all[0], names[0], "{answer:#}");
+    all.extend(late.iter().cloned());
+    all.sort_by_key(Value::to_string);
+    let mut names = names.to_vec();
+    names.sort_unstable();
+    assert_eq!(all, names, "{answer:#}");
+    if !late.is_empty() {
+        wait_until("it is in force at the others", is_there);
+    }
+}
+
 #[track_caller]
 fn fleet(weir: &Weir) -> Value {
     weir.control("GET", "/v1/fleet", None).expect(200).json()
@@ -91,24 +115,34 @@ fn a_ban_and_a_lift_hold_at_both() {
     let other = start(&application, &engine, "edge-2");
     wait_in_step(&one, 2);
     wait_in_step(&other, 2);
-    let ban = one.ban("client", "203.0.113.7", "1h");
     let there = json!({"instances": 2, "in_force": ["edge-1", "edge-2"], "pending": []});
-    assert_eq!(ban["fleet"], there, "{ban:#}");
+    wait_until("an answer in time", || {
+        let ban = one.ban("client", "203.0.113.7", "1h");
+        if ban["fleet"] == there {
+            return true;
+        }
+        // A busy machine may need more than the second that an answer waits.
+        other.wait_until_refused("203.0.113.7");
+        one.admin("DELETE", "/_waf/bans/203.0.113.7", None)
+            .expect(200);
+        other.wait_until_served("203.0.113.7");
+        false
+    });
     // It is in force there: nothing is waited for.
     other.get("/", "203.0.113.7").expect(429);
-    let held = other.bans();
+    let mut held = other.bans();
+    held.retain(|ban| ban["lifted"].is_null());
     assert_eq!(held.len(), 1);
     assert_eq!(held[0]["origin"], "admin@edge-1");
-    assert_eq!(one.bans()[0]["origin"], "admin");
+    let own = one.bans();
+    let own = own.iter().find(|ban| ban["lifted"].is_null());
+    assert_eq!(own.expect("the ban")["origin"], "admin");
     let lifted = other.admin("DELETE", "/_waf/bans/203.0.113.7", None);
     let lifted = lifted.expect(200).json();
     assert_eq!(lifted["lifted"][0]["origin"], "admin@edge-1", "{lifted:#}");
-    assert_eq!(
-        lifted["fleet"]["in_force"],
-        json!(["edge-2", "edge-1"]),
-        "{lifted:#}"
-    );
-    one.get("/exempt", "203.0.113.7").expect(200);
+    in_force_at(&lifted, &["edge-2", "edge-1"], || {
+        !is_refused(&one, "203.0.113.7")
+    });
     other.get("/exempt", "203.0.113.7").expect(200);
     let told = run(one.state_path("").as_path(), &["fleet"]);
     assert_eq!(told.code, 0, "{}{}", told.out, told.err);
@@ -247,8 +281,10 @@ fn an_emptied_engine_has_everything_again() {
     other.wait_until_refused("100.64.1.7");
     other.wait_until_served("203.0.113.7");
     other.wait_until_refused("198.51.100.7");
-    let told = wait_in_step(&one, 2);
-    assert_eq!(told["instances"][1]["bans"], 3, "{told:#}");
+    wait_in_step(&one, 2);
+    wait_until("all three at the other", || {
+        fleet(&one)["instances"][1]["bans"] == 3
+    });
     // A third one, with nothing of its own, learns all of it.
     let third = start(&application, &engine, "edge-3");
     wait_in_step(&third, 3);
@@ -389,9 +425,13 @@ fn a_setting_that_differs_is_named() {
         has(&one, &here) && has(&other, &there)
     });
     let unset = "WAF_DENY_NETS is \"\" here, \"192.0.2.0/24\" at edge-2";
-    let lines = one.process_log().into_iter();
-    let mut lines = lines.filter_map(|line| Some(line["message"].as_str()?.to_owned()));
-    assert!(lines.any(|line| line.starts_with(unset)));
+    wait_until("the other setting", || {
+        let mut lines = one.process_log().into_iter();
+        lines.any(|line| {
+            let message = line["message"].as_str();
+            message.is_some_and(|message| message.starts_with(unset))
+        })
+    });
     assert_eq!(one.metric("waf_fleet_settings_differ"), Some(2.0));
     let told = run(one.state_path("").as_path(), &["fleet"]);
     assert_eq!(told.code, 0, "{}", told.out);
@@ -403,7 +443,7 @@ fn a_setting_that_differs_is_named() {
     // The answer has waited for a beat of the other: it is logged once, not with each beat.
     for client in ["203.0.113.7", "198.51.100.7"] {
         let ban = one.ban("client", client, "1h");
-        assert_eq!(ban["fleet"]["pending"], json!([]), "{ban:#}");
+        in_force_at(&ban, &["edge-1", "edge-2"], || is_refused(&other, client));
     }
     // Repeats that were held back are told at the end.
     one.stop();

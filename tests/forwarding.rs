@@ -341,7 +341,7 @@ fn a_stalled_answer_is_broken_off() {
         exchange.wait_for_close();
         After::Close
     });
-    let weir = Weir::start(&application, &[("WAF_UPSTREAM_TIMEOUT", "200ms")]);
+    let weir = Weir::start(&application, &[("WAF_UPSTREAM_TIMEOUT", "2s")]);
     match try_exchange(weir.address(), &get("/stall", &[])) {
         Err(Ended::Cut(part)) => assert_eq!(part.body, b"abc"),
         other => panic!("{other:?}"),
@@ -355,12 +355,12 @@ fn a_slow_answer_is_whole() {
     let application = Application::start(|exchange| {
         exchange.send(b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n");
         for byte in b"patience" {
-            std::thread::sleep(Duration::from_millis(200));
+            std::thread::sleep(Duration::from_millis(450));
             exchange.send(&[*byte]);
         }
         After::KeepAlive
     });
-    let weir = Weir::start(&application, &[("WAF_UPSTREAM_TIMEOUT", "1s")]);
+    let weir = Weir::start(&application, &[("WAF_UPSTREAM_TIMEOUT", "3s")]);
     assert_eq!(weir.get("/slow", "203.0.113.7").body, b"patience");
     assert_eq!(weir.line_of("/slow")["action"], "passed");
 }

@@ -134,7 +134,7 @@ fn a_process_that_works_or_stays_is_a_fault() {
         wait_until("its child", || {
             std::fs::read_to_string(&children).is_ok_and(|text| !text.is_empty())
         });
-        let ended = end_within(Duration::from_millis(300), shell.pid(), || {
+        let ended = end_within(Duration::from_secs(2), shell.pid(), || {
             shell.try_wait().is_some()
         });
         shell.kill();
@@ -144,5 +144,5 @@ fn a_process_that_works_or_stays_is_a_fault() {
     let busy = ended("sleep 0.5 & while :; do :; done");
     assert!(busy.contains("it is not at rest: sh worked "), "{busy}");
     let stays = ended("trap '' TERM; sleep 0.5 & while :; do wait; sleep 0.1; done");
-    assert_eq!(stays, "SIGTERM did not end it within 300ms");
+    assert_eq!(stays, "SIGTERM did not end it within 2s");
 }

@@ -1,6 +1,8 @@
 //! Bodies that are too large to be held: they arrive as they were sent, and an answer of known
 //! length goes past the process, not through it.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::support::application::{After, Application};
@@ -288,9 +290,11 @@ fn an_upload_of_known_length_goes_past_the_process() {
     if transport::is_left_out_over_tls("what is encrypted is in the process") {
         return;
     }
-    let application = Application::start(|exchange| {
+    let gone = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&gone);
+    let application = Application::start(move |exchange| {
         // It reads nothing until the client has gone.
-        std::thread::sleep(Duration::from_secs(2));
+        wait_until("the client's end", || told.load(Ordering::SeqCst));
         exchange.wait_for_close();
         After::Close
     });
@@ -301,5 +305,6 @@ fn an_upload_of_known_length_goes_past_the_process() {
     connection.send_within(&whole, Duration::from_secs(1));
     wait_until("a pipe", || pipes(&weir) == before + 2);
     connection.reset();
+    gone.store(true, Ordering::SeqCst);
     wait_until("no pipe", || pipes(&weir) == before);
 }

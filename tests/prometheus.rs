@@ -22,7 +22,7 @@ struct Prometheus {
 }
 
 impl Prometheus {
-    /// Scrapes `target` every quarter second, with the configuration and the rules that are
+    /// Scrapes `target` every two seconds, with the configuration and the rules that are
     /// shipped.
     #[track_caller]
     fn start(target: SocketAddr) -> Self {
@@ -34,7 +34,7 @@ impl Prometheus {
         let shipped = fs::read_to_string(deploy("prometheus.yml")).expect("the configuration");
         assert!(shipped.contains("127.0.0.1:8080"), "{shipped}");
         let configuration = format!(
-            "global: {{scrape_interval: 250ms, scrape_timeout: 250ms, evaluation_interval: 250ms}}\n{}",
+            "global: {{scrape_interval: 2s, scrape_timeout: 2s, evaluation_interval: 250ms}}\n{}",
             shipped.replace("127.0.0.1:8080", &target.to_string())
         );
         fs::write(root.join("prometheus.yml"), configuration).expect("writes");
@@ -193,12 +193,19 @@ fn a_real_prometheus_scrapes_and_evaluates() {
         let passed = prometheus.value("waf_requests_total{action=\"passed\",mode=\"enforce\"}")?;
         (passed == 7.0).then_some(())
     });
-    assert_eq!(prometheus.value("count(waf_build_info)"), Some(1.0));
-    assert!(prometheus.value("process_resident_memory_bytes{job=\"weir\"}") > Some(1e6));
+    wait_for("one build", || {
+        (prometheus.value("count(waf_build_info)")? == 1.0).then_some(())
+    });
+    wait_for("its memory", || {
+        let memory = prometheus.value("process_resident_memory_bytes{job=\"weir\"}")?;
+        (memory > 1e6).then_some(())
+    });
+    // That weir is there stands in the data from the second look on.
     let rules = wait_for("every rule to be evaluated", || {
         let rules = prometheus.api("rules")?;
         let rules = rules["groups"][0]["rules"].as_array()?.clone();
-        let done = rules.iter().all(|rule| rule["health"] != "unknown");
+        let is_done = |rule: &Value| rule["health"] != "unknown" && rule["state"] == "inactive";
+        let done = rules.iter().all(is_done);
         (!rules.is_empty() && done).then_some(rules)
     });
     let shipped = fs::read_to_string(deploy("prometheus-rules.yml")).expect("the rules");

@@ -91,7 +91,7 @@ fn every_answer_of_ours_names_its_request() {
 #[test]
 fn what_was_no_request_has_no_id() {
     let application = Application::ok();
-    let weir = Weir::start(&application, &[("WAF_HEADER_TIMEOUT", "200ms")]);
+    let weir = Weir::start(&application, &[("WAF_HEADER_TIMEOUT", "2s")]);
     let long = format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", "a".repeat(40_000));
     for (bytes, status) in [
         (&b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"[..], 400),

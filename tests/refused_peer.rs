@@ -280,7 +280,7 @@ fn pieces_and_pipelines_are_answered() {
 #[test]
 fn what_is_no_request_is_told_as_elsewhere() {
     let application = Application::ok();
-    let weir = start(&application, &[("WAF_HEADER_TIMEOUT", "300ms")]);
+    let weir = start(&application, &[("WAF_HEADER_TIMEOUT", "2s")]);
     let long = format!("GET /{} HTTP/1.1\r\nHost: a\r\n", "a".repeat(40_000));
     let fields = format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}\r\n", "a".repeat(40_000));
     let mut counts = std::collections::HashMap::new();

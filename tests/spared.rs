@@ -4,6 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::support::application::{After, Application};
+use crate::support::moved::Moved;
 use crate::support::raw_client::{Connection, Response, get};
 use crate::support::wait_until;
 use crate::support::weir::{StateDir, Weir, state_dir};
@@ -22,6 +23,13 @@ const RULES: &str = r#"{"version":1,
     "limits":[{"name":"api","path":"/api","per_day":3}],
     "traps":[{"name":"scanner","paths":["/.env"]},{"name":"wide","paths":["/.git"],"ban":"netblock"}],
     "jails":[{"name":"auth","path":"/login","statuses":[401],"per_day":10}]}"#;
+
+/// From the beginning of a minute on: the service counts who forwards for many by the minute.
+#[track_caller]
+fn start_at_a_minute(application: &Application, settings: &[(&str, &str)]) -> Moved {
+    let rules = serde_json::from_str(RULES).expect("JSON");
+    Moved::start(application, &rules, settings)
+}
 
 #[track_caller]
 fn start(application: &Application, settings: &[(&str, &str)]) -> (Weir, StateDir) {
@@ -78,34 +86,35 @@ fn forward_for_many(weir: &Weir, peer: &str) {
 #[test]
 fn invented_clients_save_nobody_from_jails_and_traps() {
     let application = application();
-    let (weir, _state) = start(&application, &[("WAF_TRUSTED_PROXIES", "")]);
+    let moved = start_at_a_minute(&application, &[("WAF_TRUSTED_PROXIES", "")]);
+    let weir = &moved.weir;
     // Control: eleven wrong logins, without the field.
     for _ in 0..11 {
-        ask(&weir, "127.0.2.5", "/login", &[]).expect(401);
+        ask(weir, "127.0.2.5", "/login", &[]).expect(401);
     }
-    assert_eq!(banned(&weir, 1), pairs(&[("127.0.2.5/32", "jail")]));
-    ask(&weir, "127.0.2.5", "/", &[]).expect(429);
+    assert_eq!(banned(weir, 1), pairs(&[("127.0.2.5/32", "jail")]));
+    ask(weir, "127.0.2.5", "/", &[]).expect(429);
 
     for peer in ["127.0.1.5", "127.0.1.6", "127.0.1.7"] {
-        forward_for_many(&weir, peer);
+        forward_for_many(weir, peer);
     }
     // The ban follows the answer that is one too many within moments. No more are asked then: who
     // is banned opens few connections.
-    let is_refused = |_| ask(&weir, "127.0.1.5", "/login", &[]).status == 429;
+    let is_refused = |_| ask(weir, "127.0.1.5", "/login", &[]).status == 429;
     assert!((0..50).any(is_refused), "nothing stops the guesses");
-    ask(&weir, "127.0.1.6", "/.env", &[]).expect(429);
-    ask(&weir, "127.0.1.7", "/.git", &[]).expect(429);
+    ask(weir, "127.0.1.6", "/.env", &[]).expect(429);
+    ask(weir, "127.0.1.7", "/.git", &[]).expect(429);
     let expected = [
         ("127.0.1.5/32", "jail"),
         ("127.0.1.6/32", "trap"),
         ("127.0.1.7/32", "trap"),
         ("127.0.2.5/32", "jail"),
     ];
-    assert_eq!(banned(&weir, 4), pairs(&expected));
+    assert_eq!(banned(weir, 4), pairs(&expected));
     for peer in ["127.0.1.5", "127.0.1.6", "127.0.1.7"] {
-        ask(&weir, peer, "/", &[]).expect(429);
+        ask(weir, peer, "/", &[]).expect(429);
     }
-    ask(&weir, "127.0.1.8", "/", &[]).expect(200);
+    ask(weir, "127.0.1.8", "/", &[]).expect(200);
 }
 
 /// Whether an answer says when a limit of a day will fit again: hours from now, whatever the time.

@@ -202,6 +202,7 @@ fn a_removed_ban_is_forgotten() {
     );
     write_bans(weir.state_path("").as_path(), &json!([]));
     weir.wait_for_process_log(&["1 removed"]);
+    wait_until("the edit to be in force", || weir.bans().is_empty());
     weir.break_limit("203.0.113.7");
     let ban = wait_for("the ban", || weir.bans().into_iter().next());
     assert_eq!(ms(&ban["ban_expires"]) - ms(&ban["ban_started"]), 3_600_000);

@@ -316,9 +316,9 @@ fn slow_senders_are_let_go() {
     let weir = Weir::start(
         &application,
         &[
-            ("WAF_HEADER_TIMEOUT", "150ms"),
-            ("WAF_BODY_TIMEOUT", "150ms"),
-            ("WAF_KEEPALIVE_TIMEOUT", "150ms"),
+            ("WAF_HEADER_TIMEOUT", "2s"),
+            ("WAF_BODY_TIMEOUT", "2s"),
+            ("WAF_KEEPALIVE_TIMEOUT", "2s"),
         ],
     );
     // Each within half of what is the default.

@@ -27,6 +27,8 @@ fn a_name_is_resolved_by_one_thread() {
     let named = format!("http://localhost:{port}");
     let weir = Weir::start(&application, &[("WAF_UPSTREAM", &named)]);
     weir.get("/", "203.0.113.7").expect(200);
+    // A new thread has its parent's name until it runs.
+    weir.wait_for_rest();
     let before = threads(&weir);
     let resolvers = before.iter().filter(|name| *name == "weir-resolver\n");
     assert_eq!(resolvers.count(), 1, "{before:?}");

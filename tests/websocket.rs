@@ -227,7 +227,7 @@ fn a_banned_client_gets_no_websocket() {
 #[test]
 fn an_idle_websocket_is_closed() {
     let application = echoing();
-    let weir = Weir::start(&application, &[("WAF_WEBSOCKET_IDLE_TIMEOUT", "200ms")]);
+    let weir = Weir::start(&application, &[("WAF_WEBSOCKET_IDLE_TIMEOUT", "2s")]);
     let mut connection = open(&weir, "/idle", "203.0.113.7");
     connection.send(b"x");
     assert_eq!(connection.bytes(1).expect("the echo"), b"x");

@@ -414,6 +414,10 @@ mod tests {
         let mut history = nothing(dir.path(), 600);
         history.turn(at(660), || counted(7, 0));
         history.keep(at(661), &counted(8, 0));
+        // A disk that takes longer than a stop waits for it is written to all the same.
+        while !dir.path().join(FILE).exists() {
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
         let mut next = History::start(dir.path(), at(720));
         while next.before.is_some() {
             next.take_before();

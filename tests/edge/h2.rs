@@ -400,7 +400,7 @@ fn large_answers_come_whole_over_tls() {
         ("WAF_LISTEN", "https://127.0.0.1:0"),
         ("WAF_MIN_RATE", "off"),
     ];
-    settings.push(("WAF_SEND_TIMEOUT", "1s"));
+    settings.push(("WAF_SEND_TIMEOUT", "3s"));
     settings.extend(files.iter().map(|(name, value)| (*name, &**value)));
     let weir = Weir::start(&application, &settings);
     let mut frames = Frames::open_tls(weir.address());

@@ -66,7 +66,7 @@ fn is_served(frames: &mut Frames, stream: u32) {
 #[test]
 fn a_stop_is_told_and_what_runs_is_answered() {
     let (application, release) = application();
-    let mut weir = Weir::start(&application, &[ON]);
+    let mut weir = Weir::start(&application, &[ON, ("WAF_SHUTDOWN_TIMEOUT", "20s")]);
     let mut idle = Frames::open(weir.address());
     is_served(&mut idle, 1);
     let mut running = Frames::open(weir.address());
@@ -255,7 +255,7 @@ fn an_idle_connection_gives_way() {
 #[test]
 fn streams_at_once_are_charged_one_by_one() {
     let (application, _release) = application();
-    let weir = Weir::start(&application, &[ON, ("WAF_RATE_LIMIT_PER_MINUTE", "20")]);
+    let weir = Weir::start(&application, &[ON, ("WAF_RATE_LIMIT_PER_DAY", "20")]);
     let mut frames = Frames::open(weir.address());
     for stream in 0..100 {
         ask(&mut frames, 2 * stream + 1, "/fine");

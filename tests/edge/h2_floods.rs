@@ -197,7 +197,7 @@ fn a_window_of_zero_fills_no_memory() {
 #[test]
 fn heads_have_their_time() {
     let application = application();
-    let weir = Weir::start(&application, &[ON, ("WAF_HEADER_TIMEOUT", "1s")]);
+    let weir = Weir::start(&application, &[ON, ("WAF_HEADER_TIMEOUT", "3s")]);
     let mut frames = Frames::open(weir.address());
     let mut cut = Frames::open(weir.address());
     cut.send(&frame(HEADERS, WHOLE, 1, &get("/fine", &[])));

@@ -175,7 +175,7 @@ fn a_trusted_peer_needs_a_header() {
     let state = state_dir();
     let socket = state.path().join("in.sock");
     let listen = format!("127.0.0.1:0,unix:{}", socket.display());
-    let settings = [ON, ("WAF_LISTEN", &*listen), ("WAF_HEADER_TIMEOUT", "1s")];
+    let settings = [ON, ("WAF_LISTEN", &*listen), ("WAF_HEADER_TIMEOUT", "3s")];
     let weir = Weir::start_at(application.address(), &state, &settings);
     drop(TcpStream::connect(weir.address()).expect("connects"));
     assert_eq!(to_the_end(weir.address(), &get("/", &[])), b"");

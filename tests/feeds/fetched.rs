@@ -91,6 +91,8 @@ fn a_feed_is_fetched_confirmed_and_kept() {
         (&feed["entries"], &feed["use"]),
         (&json!(1), &json!("deny"))
     );
+    // Asked of the control loop, which brings into force what was taken before it answers.
+    assert_eq!(weir.metric("waf_feed_entries{feed=\"drop\"}"), Some(1.0));
     weir.get("/denied", "198.51.100.9").expect(429);
     let line = weir.line_of("/denied");
     assert_eq!(line["action"], "denied_net");
@@ -108,7 +110,6 @@ fn a_feed_is_fetched_confirmed_and_kept() {
         said.out
     );
     assert!(!said.out.contains("take 198"), "{}", said.out);
-    assert_eq!(weir.metric("waf_feed_entries{feed=\"drop\"}"), Some(1.0));
     assert!(weir.metric("waf_feed_age_seconds{feed=\"drop\"}").is_some());
     let hits = "waf_rule_hits_total{rule=\"drop\",kind=\"deny\"}";
     assert_eq!(weir.metric(hits), Some(1.0));
@@ -363,6 +364,8 @@ fn an_edit_adds_a_feed() {
     drop(held);
     wait_for_outcome(&weir, "bots", "taken");
     wait_for_outcome(&weir, "drop", "taken");
+    // Asked of the control loop, as above.
+    assert_eq!(weir.metric("waf_feed_entries{feed=\"bots\"}"), Some(1.0));
     weir.get("/search", "203.0.113.9").expect(403);
     weir.get("/search", "203.0.113.200").expect(200);
     weir.get("/a", "198.51.100.9").expect(429);

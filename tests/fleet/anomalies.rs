@@ -54,7 +54,9 @@ fn a_threshold_is_that_of_the_fleet() {
     both.iter().for_each(|weir| pass(weir, CLIENT, 20));
     wait_until("the alert", || !told(&both, CLIENT).is_empty());
     let alert = told(&both, CLIENT).remove(0);
-    assert_eq!(alert["count"], 40, "{alert}");
+    // Told as soon as the sum is over the threshold: the last may not be counted then.
+    let count = alert["count"].as_u64().expect("a number");
+    assert!((31..=40).contains(&count), "{alert}");
     assert_eq!(alert["limit"], 30, "{alert}");
     // It was told, and its name stands until the cooldown ends; until then it goes within seconds,
     // so that another tells it where this one has crashed.
@@ -105,6 +107,9 @@ fn who_observes_has_thresholds_of_its_own() {
     wait_until("an alert of each", || told(&both, other).len() == 2);
     // Beats that came after the counts.
     let ban = both[0].ban("client", "100.64.1.7", "1h");
-    assert_eq!(ban["fleet"]["pending"], json!([]), "{ban:#}");
+    in_force_at(&ban, &["edge-1", "edge-2"], || {
+        let mut bans = both[1].bans().into_iter();
+        bans.any(|held| held["netblock"] == ban["netblock"])
+    });
     assert_eq!(told(&both, CLIENT).len(), 0);
 }

@@ -32,6 +32,12 @@ fn is_told(weir: &Weir, words: &str) -> bool {
     })
 }
 
+/// Whether the clock is told to be so far ahead. An answer of the engine may be read late, on a
+/// busy machine by tenths of a second.
+fn is_told_about(weir: &Weir, seconds: u32) -> bool {
+    (0..10).any(|tenth| is_told(weir, &format!("{seconds}.{tenth} s ahead of")))
+}
+
 /// FLEET-22: a clock that is 25 s ahead is told. What it bans has the time of the engine, the same
 /// everywhere; a ban of 15 s of another instance is in force at this one, too, as long as there,
 /// and so is its own at the other.
@@ -43,10 +49,12 @@ fn a_ban_lasts_its_length_whatever_the_clock() {
     let off = ahead(&application, &engine, "edge-2", 25);
     wait_in_step(&one, 2);
     wait_in_step(&off, 2);
-    wait_until("the alert", || is_told(&off, "25.0 s ahead of"));
+    wait_until("the alert", || is_told_about(&off, 25));
     assert!(!is_told(&one, "s ahead of") && !is_told(&one, "s behind"));
     let ban = one.ban("client", "203.0.113.7", "15s");
-    assert_eq!(ban["fleet"]["pending"], json!([]), "{ban:#}");
+    in_force_at(&ban, &["edge-1", "edge-2"], || {
+        is_refused(&off, "203.0.113.7")
+    });
     off.get("/", "203.0.113.7").expect(429);
     let before = now_ms();
     let ban = off.ban("client", "198.51.100.7", "1h");
@@ -57,11 +65,11 @@ fn a_ban_lasts_its_length_whatever_the_clock() {
         "{ban:#}"
     );
     assert_eq!(ends - began, 3_600_000);
-    let there = one.bans();
-    let there = there
-        .iter()
-        .find(|held| held["netblock"] == ban["netblock"]);
-    assert_eq!(there.expect("the ban")["ban_expires"], ban["ban_expires"]);
+    let there = wait_for("the ban", || {
+        let mut bans = one.bans().into_iter();
+        bans.find(|held| held["netblock"] == ban["netblock"])
+    });
+    assert_eq!(there["ban_expires"], ban["ban_expires"]);
     one.get("/", "198.51.100.7").expect(429);
     // Broken limits have times of their own.
     let broken = off.break_limit("100.64.1.7");
@@ -83,20 +91,22 @@ fn a_clock_that_is_far_off_compares_stamps_alone() {
     let off = ahead(&application, &engine, "edge-2", 100);
     wait_in_step(&one, 2);
     wait_in_step(&off, 2);
-    wait_until("the alert", || is_told(&off, "100.0 s ahead of"));
+    wait_until("the alert", || is_told_about(&off, 100));
     assert!(is_told(&off, "no counts are shared"));
     for weir in [&off, &one] {
         weir.get("/", "203.0.113.7").expect(200);
     }
     let ban = off.ban("client", "198.51.100.7", "1h");
     assert!(ms(&ban["ban_started"]) > now_ms() + 60_000, "{ban:#}");
-    assert_eq!(ban["fleet"]["pending"], json!([]), "{ban:#}");
-    one.get("/", "198.51.100.7").expect(429);
+    in_force_at(&ban, &["edge-2", "edge-1"], || {
+        is_refused(&one, "198.51.100.7")
+    });
     let lifted = one
         .admin("DELETE", "/_waf/bans/198.51.100.7", None)
         .expect(200);
-    assert_eq!(lifted.json()["fleet"]["pending"], json!([]));
-    off.get("/exempt", "198.51.100.7").expect(200);
+    in_force_at(&lifted.json(), &["edge-1", "edge-2"], || {
+        !is_refused(&off, "198.51.100.7")
+    });
     // What was sent until now has arrived, and has counted nothing.
     wait_until("counts of the other", || {
         one.metric("waf_fleet_deltas_total{outcome=\"sent\"}") >= Some(1.0)

@@ -61,7 +61,7 @@ fn pass(weir: &Weir, count: usize) {
 
 /// A client that takes its time: what instances learn of each other arrives meanwhile (FLEET-7).
 fn breathe() {
-    std::thread::sleep(Duration::from_millis(50));
+    std::thread::sleep(Duration::from_millis(150));
 }
 
 /// FLEET-5, FLEET-8: a client that spreads its requests over two instances gets as many as its
@@ -153,7 +153,7 @@ fn an_emptied_engine_has_the_counts_again() {
 #[ignore = "needs redis-server"]
 fn a_ban_begins_the_counts_anew() {
     let (application, engine) = (Application::ok(), Engine::start());
-    let more = [("WAF_BAN_FIRST", "2s")];
+    let more = [("WAF_BAN_FIRST", "4s")];
     let [one, other] = two(&engine, &application, "20", &more);
     pass(&one, 10);
     pass(&other, 2);

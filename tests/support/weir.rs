@@ -486,6 +486,16 @@ impl Weir {
         self.process.wait()
     }
 
+    /// Waits for the process to end, and for all that it has written.
+    #[track_caller]
+    pub(crate) fn wait_for_all(&mut self) -> ExitStatus {
+        let status = self.wait();
+        for lines in [&self.output, &self.log] {
+            wait_until_gathered(lines);
+        }
+        status
+    }
+
     /// Waits until none of its threads works any more.
     #[track_caller]
     pub(crate) fn wait_for_rest(&self) {

@@ -269,10 +269,17 @@ fn lists_under_way_are_bounded() {
         rig.turn();
         assert!(rig.control.requests.listings().len() <= MAX_LISTINGS);
     }
+    let wait = Duration::from_secs(20);
     while !rig.control.requests.listings().is_empty() {
         rig.turn();
+        // What was gathered is written elsewhere, and only so many wait there.
+        let due = answers.len() - rig.control.requests.listings().len();
+        let deadline = std::time::Instant::now() + wait;
+        while answers.iter().filter(|answer| !answer.is_empty()).count() < due {
+            assert!(std::time::Instant::now() < deadline, "they are not written");
+            std::thread::yield_now();
+        }
     }
-    let wait = Duration::from_secs(20);
     let statuses = answers
         .iter()
         .map(|answer| answer.recv_timeout(wait).unwrap().status);

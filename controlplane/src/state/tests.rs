@@ -188,9 +188,10 @@ fn every_way_of_saving_is_seen() {
         assert!(removed.is_empty(), "{way}");
         assert!(setup.save(&held, edit), "{way}");
     }
-    // The median: on a busy machine one of them may be late without telling anything.
-    waits.sort();
-    assert!(waits[3] < Duration::from_secs(1), "{waits:?}");
+    // On a busy machine they may be late without telling anything. Without events each of the first
+    // five waits for the poll, two seconds after the write before it.
+    let first = waits.iter().take(5).min().unwrap();
+    assert!(*first < Duration::from_secs(1), "{waits:?}");
     assert!(setup.bans.edits().is_empty());
     assert_eq!(
         (setup.counts().edits_taken, setup.counts().edits_bad),
@@ -801,9 +802,15 @@ fn a_panic_is_a_write_that_failed() {
 fn a_thread_that_is_held_touches_nothing() {
     let mut setup = setup();
     assert!(setup.save(&[ban(1)], 0));
+    // One that was given up may still lie before the thread; this one is not taken then.
     let hold = |setup: &mut Setup| {
-        let held = setup.thread.hold().recv_timeout(DEADLINE);
-        held.expect("it answers").expect("a descriptor")
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            match setup.thread.hold().recv_timeout(DEADLINE) {
+                Ok(lock) => break lock.expect("a descriptor"),
+                Err(_) => assert!(Instant::now() < deadline, "it answers"),
+            }
+        }
     };
     let lock = hold(&mut setup);
     let saved = setup.send(&[ban(1), ban(2)], 0);

@@ -125,7 +125,8 @@ mod tests {
             let places: Vec<_> = ports.iter().map(place).collect();
             Access::to(owner).in_cluster(&places, false)
         };
-        assert!(ask(&[behind, lost, gone, owner]).is_ok());
+        // An answer may be late on a busy machine: the nodes are asked again then.
+        assert!((0..5).any(|_| ask(&[behind, lost, gone, owner]).is_ok()));
         let why = ask(&[lost, behind]).err().unwrap().0;
         let told = format!("the node 127.0.0.1:{behind}: ");
         assert!(why.starts_with(&told), "{why}");

@@ -30,6 +30,13 @@ fn ask(access: &Access, place: &Place) -> Result<Value, Fault> {
     redis::cmd("PING").query(&mut wire).map_err(fault)
 }
 
+/// The same of an answer that is judged by what comes, not by when.
+fn ask_patiently(access: &Access, place: &Place) -> Result<Value, Fault> {
+    let mut wire = Wire::open(access, place)?;
+    wire.wait_longer(Duration::from_secs(60));
+    redis::cmd("PING").query(&mut wire).map_err(fault)
+}
+
 /// How many bytes are taken of an answer without an end.
 fn taken(beginning: &'static [u8]) -> (Result<Value, Fault>, usize) {
     let (access, place, played) = engine(move |mut stream| {
@@ -74,7 +81,7 @@ fn an_answer_has_few_values() {
             .count()
     });
     assert_eq!(
-        ask(&access, &place),
+        ask_patiently(&access, &place),
         Err(Fault("an answer of more than 100000 lines".to_owned()))
     );
     assert!(played.join().unwrap() < 250, "it went away");
@@ -104,25 +111,29 @@ fn an_answer_is_whole_in_time() {
 /// bytes come; and each in its own time.
 #[test]
 fn answers_come_in_pieces() {
-    let (access, place, played) = engine(|mut stream| {
-        // Two answers and the beginning of a third, then its rest byte by byte, then silence.
+    let (waits, waited) = std::sync::mpsc::channel();
+    let (access, place, played) = engine(move |mut stream| {
+        // Two answers and the beginning of a third, then its rest byte by byte, each after it was
+        // waited for in vain, then silence.
         stream
             .write_all(b":7\r\n*2\r\n$3\r\nabc\r\n:1\r\n*2\r")
             .unwrap();
         for byte in b"\n$10\r\n0123456789\r\n+OK\r\n-ERR no\r\n" {
-            std::thread::park_timeout(Duration::from_millis(20));
+            waited.recv().unwrap();
             stream.write_all(&[*byte]).unwrap();
         }
         let _ = stream.read(&mut [0; 1024]);
     });
     let mut wire = Wire::open(&access, &place).unwrap();
+    wire.wait_longer(Duration::from_secs(60));
     let asked = wire.ask(&redis::cmd("PING")).unwrap();
     let (mut told, mut turns) = (Vec::new(), 0);
     while told.len() < 4 {
         turns += 1;
         match wire.answer(asked, Duration::from_millis(5)) {
             Ok(Some((value, _))) => told.push(Ok(value)),
-            Ok(None) => {}
+            // After the last byte nobody listens.
+            Ok(None) => drop(waits.send(())),
             Err(error) => told.push(Err(fault(error))),
         }
     }
@@ -138,6 +149,7 @@ fn answers_come_in_pieces() {
     assert_eq!(told[2], Ok(Value::Array(slow)));
     assert!(told[3].is_err(), "{:?}", told[3]);
     assert!(turns > 10, "{turns}");
+    wire.wait_longer(Duration::ZERO);
     let late = wire.answer(asked, Duration::from_secs(60));
     assert_eq!(
         late.map_err(fault),
@@ -169,7 +181,7 @@ fn what_is_no_answer_is_told_in_words() {
             let _ = stream.write_all(&answer);
             stream
         });
-        let Err(Fault(why)) = ask(&access, &place) else {
+        let Err(Fault(why)) = ask_patiently(&access, &place) else {
             panic!("{told}");
         };
         assert!(why.contains(&told), "{why}");
