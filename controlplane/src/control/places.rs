@@ -12,7 +12,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 
 /// A connection may be silent for so long before it gives way: who has just come is about to ask.
-/// A flood of silent ones still lets 800 a second in.
+/// Of a flood of silent connections at most 800 a second are let in.
 const GRACE: Duration = Duration::from_millis(20);
 
 /// So many places.

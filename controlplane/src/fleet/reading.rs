@@ -229,7 +229,7 @@ impl Thread {
                 self.say(Said::AtEnd { reading: number })?;
             }
             if has_caught_up {
-                // Whoever waited for nothing has waited, or the engine does not wait.
+                // An engine that says at once that there is nothing is asked no more often.
                 let parts = u32::try_from(count.div_ceil(IN_A_PAUSE)).unwrap_or(u32::MAX);
                 let parts = if wait.is_zero() { parts } else { parts.max(1) };
                 let took = Duration::from_nanos(self.shared.now_ns().saturating_sub(begun_ns));

@@ -9,8 +9,8 @@ use crate::fleet::event::{self, Event};
 const MOST_BYTES_UNDER_WAY: usize = 64 * 1024;
 
 impl Core {
-    /// The next batch to be appended; none while [`MOST_UNDER_WAY`] are under way. `is_kept` tells
-    /// whether fleet.json holds a change.
+    /// The next batch to be appended; none while [`MOST_UNDER_WAY`], or [`MOST_BYTES_UNDER_WAY`],
+    /// are under way. `is_kept` tells whether fleet.json holds a change.
     pub fn next_batch(&mut self, is_kept: impl Fn(u64) -> bool) -> Option<Batch> {
         let under_way = self.in_flight.len();
         let bytes: usize = self.in_flight.iter().map(|sent| sent.bytes).sum();

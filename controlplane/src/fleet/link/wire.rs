@@ -19,7 +19,7 @@ use crate::fleet::engine::Fault;
 const TIMEOUT: Duration = Duration::from_secs(1);
 /// What was waited for is looked for so long at least.
 const AT_LEAST: Duration = Duration::from_millis(2);
-/// The most bytes of an answer: sixteen batches of the log are a megabyte, the beats of a thousand
+/// The most bytes of an answer: 64 batches of the log are four megabytes, the beats of a thousand
 /// instances less.
 const MAX_ANSWER: usize = 16 << 20;
 /// The most line ends of an answer. Each value has one or two, and costs some 170 bytes when it is

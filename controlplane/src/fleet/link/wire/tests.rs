@@ -127,9 +127,8 @@ fn answers_come_in_pieces() {
     let mut wire = Wire::open(&access, &place).unwrap();
     wire.wait_longer(Duration::from_secs(60));
     let asked = wire.ask(&redis::cmd("PING")).unwrap();
-    let (mut told, mut turns) = (Vec::new(), 0);
+    let mut told = Vec::new();
     while told.len() < 4 {
-        turns += 1;
         match wire.answer(asked, Duration::from_millis(5)) {
             Ok(Some((value, _))) => told.push(Ok(value)),
             // After the last byte nobody listens.
@@ -148,7 +147,6 @@ fn answers_come_in_pieces() {
     let slow = vec![text("0123456789"), Value::Okay];
     assert_eq!(told[2], Ok(Value::Array(slow)));
     assert!(told[3].is_err(), "{:?}", told[3]);
-    assert!(turns > 10, "{turns}");
     wire.wait_longer(Duration::ZERO);
     let late = wire.answer(asked, Duration::from_secs(60));
     assert_eq!(
