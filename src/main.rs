@@ -18,7 +18,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use commands::ask::Asking;
 use commands::lists::List;
 use commands::{
-    bans, dashboard, demo, explain, feeds, fleet, lists, look, man, process, replay, top,
+    alerts, bans, dashboard, demo, explain, feeds, fleet, lists, look, man, process, replay, top,
 };
 
 mod channel;
@@ -153,7 +153,7 @@ fn main() -> ExitCode {
         Some(Command::Feeds { command, asking }) => feeds::run(command, &asking),
         Some(Command::Clients(given)) => look::clients(&given),
         Some(Command::Client(given)) => look::client(&given),
-        Some(Command::Alerts(asking)) => look::alerts(&asking),
+        Some(Command::Alerts(asking)) => alerts::alerts(&asking),
         Some(Command::Fleet(asking)) => fleet::run(&asking),
         Some(Command::Top(given)) => top::run(&given),
         Some(Command::Dashboard(given)) => dashboard::run(&given),

@@ -116,7 +116,7 @@ impl Compared {
 
 /// The type of the commands has every member of the answer, and no other.
 #[track_caller]
-fn same<T: Serialize + DeserializeOwned>(answer: &Value) {
+pub(crate) fn same<T: Serialize + DeserializeOwned>(answer: &Value) {
     let read: T = serde_json::from_value(answer.clone()).expect("it fits");
     assert_eq!(serde_json::to_value(read).expect("JSON"), *answer);
 }
@@ -191,6 +191,7 @@ fn the_document_describes_what_is_served() {
     ask("GET", "/v1/groups", "/v1/groups?by=asn", None);
     ask("GET", "/v1/groups", "/v1/groups", None);
     let history = ask("GET", "/v1/history", "/v1/history", None);
+    same::<api::history::History>(&history);
     assert_eq!(
         history["requests"].as_array().map(Vec::is_empty),
         Some(false)
@@ -289,6 +290,7 @@ fn the_document_describes_what_is_served() {
     ask("GET", lists, lists, None);
     let unlist = "/v1/lists/{list}/{netblock}";
     let out = ask("DELETE", unlist, "/v1/lists/deny/192.0.2.9%2F32", None);
+    same::<api::lists::ListChanged>(&out);
     assert_eq!(
         (&out["removed"], &out["changed"]),
         (&json!(true), &json!(true))
@@ -306,6 +308,7 @@ fn the_document_describes_what_is_served() {
     ask("GET", fetch, "/v1/feeds/nobody/fetch", None);
     ask("POST", accept, "/v1/feeds/nobody/accept", None);
     let alerts = ask("GET", "/v1/alerts", "/v1/alerts", None);
+    same::<api::alerts::AlertList<api::alerts::Alert>>(&alerts);
     assert_eq!(alerts["alerts"][0]["kind"], "ban");
     let reloaded = ask("POST", "/v1/reload", "/v1/reload", None);
     same::<api::process::Reloaded>(&reloaded);
@@ -331,7 +334,8 @@ fn the_document_describes_what_is_served() {
     ];
     let of_fleet = Weir::start(&application, &fleet);
     let answer = of_fleet.control("GET", "/v1/fleet", None);
-    compared.fits("GET", "/v1/fleet", &answer);
+    let alone = compared.fits("GET", "/v1/fleet", &answer);
+    same::<api::fleet::Fleet>(&alone);
     let answer = of_fleet.control("POST", "/v1/bans", Some(order));
     let made = compared.fits("POST", "/v1/bans", &answer);
     assert_eq!(made["fleet"], json!({"queued": true}));
@@ -383,7 +387,9 @@ fn answers_of_feeds(compared: &mut Compared, application: &Application) {
         compared.fits(method, path.0, &answer)
     };
     let taken = wait_for("the version", || {
-        let feed = ask("GET", list, 200)["feeds"][0].clone();
+        let answer = ask("GET", list, 200);
+        same::<api::feeds::FeedList>(&answer);
+        let feed = answer["feeds"][0].clone();
         (feed["outcome"] == "taken").then_some(feed)
     });
     assert_eq!(

@@ -20,7 +20,9 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value, json};
+use weir_shared::api::fleet::Fleet;
 
+use crate::control::same;
 use crate::support::application::Application;
 use crate::support::command::{Ran, ran, run};
 use crate::support::engine::{Engine, free_port};
@@ -82,7 +84,9 @@ fn in_force_at(answer: &Value, names: &[&str], is_there: impl Fn() -> bool) {
 
 #[track_caller]
 fn fleet(weir: &Weir) -> Value {
-    weir.control("GET", "/v1/fleet", None).expect(200).json()
+    let answer = weir.control("GET", "/v1/fleet", None).expect(200).json();
+    same::<Fleet>(&answer);
+    answer
 }
 
 /// Waits until so many instances live and hold the same.

@@ -12,7 +12,8 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, bounded};
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use weir_shared::api::history::History as Columns;
+use weir_shared::api::in_order::InOrder;
 use weir_shared::clock::Now;
 use weir_shared::handover::OwnResponse;
 use weir_shared::totals::{DURATION_BOUNDS_US, Histogram, RESPONSE_CLASSES, Totals};
@@ -283,15 +284,15 @@ pub(crate) fn answer(last: &Last) -> OwnResponse {
     json_answer(StatusCode::OK, &columns(last))
 }
 
-fn columns(last: &Last) -> Value {
+fn columns(last: &Last) -> Columns {
     let minutes = &last.minutes;
-    let column = |of: &dyn Fn(&Minute) -> u64| -> Value { minutes.iter().map(of).collect() };
-    let seconds = |of: &dyn Fn(&Minute) -> u32| -> Value {
+    let column = |of: &dyn Fn(&Minute) -> u64| minutes.iter().map(of).collect::<Vec<u64>>();
+    let seconds = |of: &dyn Fn(&Minute) -> u32| {
         let bound = |minute: &Minute| match of(minute) {
-            0 => Value::Null,
+            0 => None,
             // Above the last bound: that is all that is known.
-            u32::MAX => json!(60.0),
-            bound => json!(f64::from(bound) / 1e6),
+            u32::MAX => Some(60.0),
+            bound => Some(f64::from(bound) / 1e6),
         };
         minutes.iter().map(bound).collect()
     };
@@ -302,32 +303,32 @@ fn columns(last: &Last) -> Value {
             of.map(|(_, count)| u64::from(count)).sum()
         })
     };
-    let named = |names: &[&str], of: &dyn Fn(&Minute) -> Vec<u32>| -> Map<String, Value> {
-        let mut members = Map::new();
-        for (index, name) in names.iter().enumerate() {
+    let named = |names: &[&'static str], of: &dyn Fn(&Minute) -> Vec<u32>| {
+        let columns = names.iter().enumerate().map(|(index, name)| {
             let count = |minute: &Minute| of(minute).get(index).copied().map_or(0, u64::from);
-            if minutes.iter().any(|minute| count(minute) > 0) {
-                members.insert((*name).to_owned(), column(&count));
-            }
-        }
-        members
+            (*name, column(&count))
+        });
+        let some = columns.filter(|(_, column)| column.iter().any(|count| *count > 0));
+        some.collect::<InOrder<_>>()
     };
-    json!({
-        "step_seconds": 60,
-        "now": last.now_ms / 1000,
-        "times": column(&|minute| u64::from(minute.at) * 60),
-        "requests": column(&|minute| minute.requests.iter().copied().map(u64::from).sum()),
-        "passed": of(Verdict::Passed),
-        "refused": of(Verdict::Refused),
-        "actions": named(&Action::ALL.map(Action::name), &|minute| minute.requests.to_vec()),
-        "responses": named(&RESPONSE_CLASSES, &|minute| minute.responses.to_vec()),
-        "p50_seconds": seconds(&|minute| minute.p50_us),
-        "p99_seconds": seconds(&|minute| minute.p99_us),
-        "bans_active": column(&|minute| u64::from(minute.bans_active)),
-        "bans_made": column(&|minute| u64::from(minute.bans_made)),
-        "request_bytes": column(&|minute| minute.request_bytes),
-        "response_bytes": column(&|minute| minute.response_bytes),
-    })
+    Columns {
+        step_seconds: 60,
+        now: last.now_ms / 1000,
+        times: column(&|minute| u64::from(minute.at) * 60),
+        requests: column(&|minute| minute.requests.iter().copied().map(u64::from).sum()),
+        passed: of(Verdict::Passed),
+        refused: of(Verdict::Refused),
+        actions: named(&Action::ALL.map(Action::name), &|minute| {
+            minute.requests.to_vec()
+        }),
+        responses: named(&RESPONSE_CLASSES, &|minute| minute.responses.to_vec()),
+        p50_seconds: seconds(&|minute| minute.p50_us),
+        p99_seconds: seconds(&|minute| minute.p99_us),
+        bans_active: column(&|minute| u64::from(minute.bans_active)),
+        bans_made: column(&|minute| u64::from(minute.bans_made)),
+        request_bytes: column(&|minute| minute.request_bytes),
+        response_bytes: column(&|minute| minute.response_bytes),
+    }
 }
 
 #[cfg(test)]
@@ -372,17 +373,15 @@ mod tests {
         history.turn(at(659), || panic!("the minute is not over"));
         history.turn(at(660), || counted(8, 20));
         let told = columns(&history.last(KEPT, at(670), &counted(9, 20)));
-        assert_eq!(told["times"], json!([600, 660]));
-        assert_eq!(told["passed"], json!([8, 1]));
-        assert_eq!(told["refused"], json!([20, 0]));
-        assert_eq!(
-            told["actions"],
-            json!({"passed": [8, 1], "banned": [20, 0]})
-        );
-        assert_eq!(told["bans_made"], json!([2, 0]));
-        assert_eq!(told["p99_seconds"], json!([0.001, 0.001]));
+        assert_eq!(told.times, [600, 660]);
+        assert_eq!(told.passed, [8, 1]);
+        assert_eq!(told.refused, [20, 0]);
+        assert_eq!(told.actions.get("passed"), Some(&vec![8, 1]));
+        assert_eq!(told.actions.get("banned"), Some(&vec![20, 0]));
+        assert_eq!(told.bans_made, [2, 0]);
+        assert_eq!(told.p99_seconds, [Some(0.001); 2]);
         let one = columns(&history.last(1, at(670), &counted(9, 20)));
-        assert_eq!(one["times"], json!([660]));
+        assert_eq!(one.times, [660]);
     }
 
     /// CONTROL-11: 24 hours are kept and no more, in at most 200 KB; a clock that is set back
@@ -423,8 +422,8 @@ mod tests {
             next.take_before();
         }
         let told = columns(&next.last(KEPT, at(721), &counted(1, 0)));
-        assert_eq!(told["times"], json!([600, 660, 720]));
-        assert_eq!(told["passed"], json!([7, 1, 1]));
+        assert_eq!(told.times, [600, 660, 720]);
+        assert_eq!(told.passed, [7, 1, 1]);
         fs::write(dir.path().join(FILE), "{").unwrap();
         assert!(read(&dir.path().join(FILE)).is_empty());
     }

@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use weir_shared::api::alerts::{Alert, AlertList};
 use weir_shared::api::clients::Listed;
 use weir_shared::ban::Ban;
 use weir_shared::clock::Now;
@@ -49,13 +49,14 @@ impl Offline<'_> {
     ///
     /// # Errors
     /// As [`Offline::bans`].
-    pub fn alerts(self) -> Result<Value, StateError> {
+    pub fn alerts(self) -> Result<AlertList<Arc<Alert>>, StateError> {
         let entries = self.read::<AlertsFile>()?.into_iter();
         let alerts = entries.filter_map(|entry| match entry.row {
             AlertsEntry::Alert(alert) => Some(alert),
             AlertsEntry::Counter(..) | AlertsEntry::Cooldown(..) => None,
         });
-        Ok(json!({"alerts": alerts.collect::<Vec<_>>()}))
+        let alerts = alerts.collect();
+        Ok(AlertList { alerts })
     }
 
     /// Every client, the most recently seen first.
@@ -146,7 +147,7 @@ mod tests {
         };
         assert!(offline.bans().unwrap().is_empty());
         assert!(offline.clients().unwrap().is_empty());
-        assert_eq!(offline.alerts().unwrap(), json!({"alerts": []}));
+        assert_eq!(offline.alerts().unwrap().alerts, []);
         assert!(KnownFiles::read(dir.path()).1.is_empty());
         let path = dir.path().join("bans.json");
         let ban = r#"{"netblock":"203.0.113.7/24","ban_expires":"permanent"}"#;

@@ -1,21 +1,20 @@
 //! `weir feeds`: the lists from elsewhere, and what to do with one (FEED-8).
-#![expect(
-    clippy::indexing_slicing,
-    reason = "a member that a JSON document does not have reads as null"
-)]
 
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use http::Method;
-use serde_json::Value;
+use serde_json::{Value, json};
+use weir_shared::api::feeds::{Feed, FeedAsked, FeedList};
+use weir_shared::ban::Expiry;
+use weir_shared::units::Time;
 
-use super::ask::{Asking, Place};
+use super::ask::{Asking, Place, typed};
 use super::common::{
     EXIT_NO, EXIT_UNAVAILABLE, Failure, finish, now, out, percent_encoded, print_json,
 };
-use super::text::{Table, cell, since, until};
+use super::text::{Table, maybe, plain, since_time, until_end};
 
 /// How often the service is asked whether a fetch has ended.
 const LOOK: Duration = Duration::from_millis(200);
@@ -53,35 +52,36 @@ pub fn run(command: Option<Command>, asking: &Asking) -> ExitCode {
 }
 
 fn list(asking: &Asking) -> Result<ExitCode, Failure> {
-    let feeds = feeds(&Place::of(asking)?)?;
+    let answer = answer(&Place::of(asking)?)?;
     if asking.json {
-        return print_json(&feeds);
+        return print_json(&answer);
+    }
+    let FeedList { feeds } = typed(answer)?;
+    if feeds.is_empty() {
+        out("no feeds\n");
+        return Ok(ExitCode::SUCCESS);
     }
     let now_ms = now().wall_ms;
     let headings = [
         "FEED", "USE", "ENTRIES", "TAKEN", "CHECKED", "OUTCOME", "NEXT",
     ];
     let mut table = Table::new(&headings, &[2]);
-    let all = feeds["feeds"].as_array();
-    for feed in all.into_iter().flatten() {
+    let since = |time: Option<Time>| maybe(time.map(|time| since_time(time, now_ms)));
+    for feed in &feeds {
         table.row([
-            cell(&feed["name"]),
-            cell(&feed["use"]),
-            cell(&feed["entries"]),
-            since(&feed["taken"], now_ms),
-            since(&feed["checked"], now_ms),
-            cell(&feed["outcome"]),
-            until(&feed["next"], now_ms),
+            plain(&feed.name),
+            maybe(feed.used.as_ref()),
+            feed.entries.to_string(),
+            since(feed.taken),
+            since(feed.checked),
+            maybe(feed.outcome.as_ref()),
+            until_end(Expiry::At(feed.next), now_ms),
         ]);
     }
-    if all.is_none_or(Vec::is_empty) {
-        out("no feeds\n");
-        return Ok(ExitCode::SUCCESS);
-    }
     let mut text = table.text();
-    for feed in all.into_iter().flatten() {
-        if let Some(error) = feed["error"].as_str() {
-            text.push_str(&format!("{}: {}\n", cell(&feed["name"]), error));
+    for feed in &feeds {
+        if let Some(error) = &feed.error {
+            text.push_str(&format!("{}: {error}\n", plain(&feed.name)));
         }
     }
     out(&text);
@@ -89,15 +89,14 @@ fn list(asking: &Asking) -> Result<ExitCode, Failure> {
 }
 
 /// What the service tells of all of them.
-fn feeds(place: &Place) -> Result<Value, Failure> {
+fn answer(place: &Place) -> Result<Value, Failure> {
     place.expect(Method::GET, "/v1/feeds", None)?.good()
 }
 
 /// The same of one.
-fn one(place: &Place, name: &str) -> Result<Value, Failure> {
-    let feeds = feeds(place)?;
-    let mut all = feeds["feeds"].as_array().into_iter().flatten();
-    let found = all.find(|feed| feed["name"] == name).cloned();
+fn one(place: &Place, name: &str) -> Result<Feed, Failure> {
+    let FeedList { feeds } = typed(answer(place)?)?;
+    let found = feeds.into_iter().find(|feed| feed.name == name);
     found.ok_or_else(|| Failure::new(EXIT_NO, format!("no feed is named {name:?}")))
 }
 
@@ -109,7 +108,7 @@ fn fetch(given: &One) -> Result<ExitCode, Failure> {
     for _ in 0..LOOKS {
         std::thread::sleep(LOOK);
         let feed = one(&place, &given.name)?;
-        if feed["checked"] != before["checked"] {
+        if feed.checked != before.checked {
             return told(given, &feed);
         }
     }
@@ -118,34 +117,31 @@ fn fetch(given: &One) -> Result<ExitCode, Failure> {
 }
 
 /// What became of a fetch.
-fn told(given: &One, feed: &Value) -> Result<ExitCode, Failure> {
-    let outcome = feed["outcome"].as_str().unwrap_or_default();
-    let is_good = matches!(outcome, "taken" | "unchanged");
-    let entries = &feed["entries"];
+fn told(given: &One, feed: &Feed) -> Result<ExitCode, Failure> {
     if given.asking.json {
-        print_json(feed)?;
+        print_json(&json!(feed))?;
     } else {
-        let why = feed["error"].as_str().map(|why| format!(": {why}"));
-        let why = why.unwrap_or_default();
+        let outcome = feed.outcome.as_deref().unwrap_or_default();
+        let why = feed.error.as_ref().map(|why| format!(": {why}"));
         out(&format!(
-            "{}: {outcome}{why}; {entries} entries hold\n",
-            given.name
+            "{}: {outcome}{}; {} entries hold\n",
+            given.name,
+            why.unwrap_or_default(),
+            feed.entries
         ));
     }
-    Ok(ExitCode::from(if is_good { 0 } else { EXIT_NO }))
+    Ok(ExitCode::from(if feed.is_well() { 0 } else { EXIT_NO }))
 }
 
 fn accept(given: &One) -> Result<ExitCode, Failure> {
     let place = Place::of(&given.asking)?;
     one(&place, &given.name)?;
     let target = format!("/v1/feeds/{}/accept", percent_encoded(&given.name));
-    let told = place.expect(Method::POST, &target, None)?.good()?;
+    let answer = place.expect(Method::POST, &target, None)?.good()?;
     if given.asking.json {
-        return print_json(&told);
+        return print_json(&answer);
     }
-    out(&format!(
-        "{}: taken; {} entries hold\n",
-        given.name, told["entries"]
-    ));
+    let FeedAsked { name, entries } = typed(answer)?;
+    out(&format!("{name}: taken; {} entries hold\n", maybe(entries)));
     Ok(ExitCode::SUCCESS)
 }

@@ -2,28 +2,27 @@
 //! where a fleet shares lists (FLEET-18). The service
 //! changes it, and answers once that is in force; where none runs the command does, in the same way
 //! (CONTROL-8).
-#![expect(
-    clippy::indexing_slicing,
-    reason = "a member that a JSON document does not have reads as null"
-)]
 
 use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Args;
 use http::{Method, StatusCode};
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
 pub use weir_controlplane::lists::List;
 use weir_controlplane::lists::{Change, Changed, Entry, ListFiles, NotChanged};
+use weir_shared::api::explain::{Explained, ListMember};
+use weir_shared::api::lists::ListChanged;
 use weir_shared::ban::Expiry;
 use weir_shared::netblock::{Netblock, NotANetblock};
 use weir_shared::units::{DURATION_FORM, Time, parse_duration};
 
-use super::ask::{Asked, Asking, Place, RULES_FILE};
+use super::ask::{Asked, Asking, Place, RULES_FILE, typed};
 use super::common::{
     EXIT_CONFIG, EXIT_NO, EXIT_USAGE, Failure, finish, now, out, percent_encoded, print_json,
 };
-use super::text::cell;
+use super::text::plain;
 
 /// A member of a list.
 #[derive(Args, Debug)]
@@ -61,12 +60,11 @@ pub fn run(list: List, given: &Member) -> ExitCode {
         };
         let told = changed(&Place::of(&given.asking)?, &change, given.force)?;
         if given.asking.json {
-            print_json(&told)?;
+            print_json(&json!(told))?;
         } else {
             out(&format!("{}\n", in_words(&change, &told)));
         }
-        let code = if told["changed"] == true { 0 } else { EXIT_NO };
-        Ok(ExitCode::from(code))
+        Ok(ExitCode::from(if told.list.changed { 0 } else { EXIT_NO }))
     })())
 }
 
@@ -119,8 +117,18 @@ pub fn netblock(text: &str) -> Result<Netblock, Failure> {
     text.parse().map_err(wrong)
 }
 
-/// Has the list changed; what became of it, as `ListChanged` of the OpenAPI document.
-fn changed(place: &Place, change: &Change, force: bool) -> Result<Value, Failure> {
+/// What became of a change, as `ListChanged` of the OpenAPI document.
+#[derive(Serialize)]
+struct Told {
+    #[serde(flatten)]
+    list: ListChanged,
+    /// The member of a list that decides now for the first address, if one does: another than the
+    /// changed one where that lies inside of it, or where the other list comes first.
+    decides: Option<ListMember>,
+}
+
+/// Has the list changed.
+fn changed(place: &Place, change: &Change, force: bool) -> Result<Told, Failure> {
     let answer = match ask(place, change, force)? {
         Asked::Answered(answer) => answer,
         Asked::NoService(nobody) => return by_hand(place, change, force, nobody),
@@ -140,14 +148,28 @@ fn changed(place: &Place, change: &Change, force: bool) -> Result<Value, Failure
         _ => answer,
     };
     let status = answer.status;
-    let mut told = answer.good().map_err(|failure| match status {
+    let answer = answer.good().map_err(|failure| match status {
         StatusCode::CONFLICT | StatusCode::INTERNAL_SERVER_ERROR => {
             Failure::new(EXIT_CONFIG, failure.sentence)
         }
         _ => failure,
     })?;
-    told["decides"] = decides(place, change)?;
-    Ok(told)
+    Ok(Told {
+        list: typed(answer)?,
+        decides: decides(place, change)?,
+    })
+}
+
+/// The body of `POST /v1/lists`: list-entry.schema.json.
+#[derive(Serialize)]
+struct Body<'a> {
+    list: &'static str,
+    netblock: Netblock,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    until: Option<Time>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    comment: Option<&'a str>,
+    force: bool,
 }
 
 fn ask(place: &Place, change: &Change, force: bool) -> Result<Asked, Failure> {
@@ -157,19 +179,19 @@ fn ask(place: &Place, change: &Change, force: bool) -> Result<Asked, Failure> {
         let target = format!("/v1/lists/{list}/{netblock}");
         return place.ask(Method::DELETE, &target, None);
     };
-    let mut body = json!({"list": list, "netblock": change.netblock, "force": force});
-    if let Some(until) = entry.until {
-        body["until"] = json!(until);
-    }
-    if let Some(comment) = &entry.comment {
-        body["comment"] = json!(comment);
-    }
-    place.ask(Method::POST, "/v1/lists", Some(&body))
+    let body = Body {
+        list,
+        netblock: change.netblock,
+        until: entry.until,
+        comment: entry.comment.as_deref(),
+        force,
+    };
+    place.ask(Method::POST, "/v1/lists", Some(&json!(body)))
 }
 
 /// Where no service runs. None of its locks and comparisons is left out: another command may do the
 /// same, and a person may save the file.
-fn by_hand(place: &Place, change: &Change, force: bool, nobody: Failure) -> Result<Value, Failure> {
+fn by_hand(place: &Place, change: &Change, force: bool, nobody: Failure) -> Result<Told, Failure> {
     let Some(file) = place.rules_file()? else {
         return Err(nobody);
     };
@@ -180,17 +202,10 @@ fn by_hand(place: &Place, change: &Change, force: bool, nobody: Failure) -> Resu
         ));
     }
     let done = by_files(place, &file, change)?;
-    Ok(json!({
-        "list": change.list.name(),
-        "netblock": change.netblock,
-        "until": change.entry.as_ref().and_then(|entry| entry.until),
-        "removed": change.entry.is_none(),
-        "changed": done.changed,
-        "ended": done.ended,
-        "file": done.file,
-        "in_force": null,
-        "decides": null,
-    }))
+    Ok(Told {
+        list: done.told(change),
+        decides: None,
+    })
 }
 
 fn by_files(place: &Place, rules: &Path, change: &Change) -> Result<Changed, Failure> {
@@ -206,24 +221,24 @@ fn failure(why: &NotChanged) -> Failure {
     Failure::new(EXIT_CONFIG, why.to_string())
 }
 
-/// The member of a list that decides now for the first address: another than the changed one where
-/// that lies inside of it, or where the other list comes first.
-fn decides(place: &Place, change: &Change) -> Result<Value, Failure> {
+/// [`Told::decides`]
+fn decides(place: &Place, change: &Change) -> Result<Option<ListMember>, Failure> {
     let address = percent_encoded(&change.first_address().to_string());
     let target = format!("/v1/explain?address={address}");
     match place.ask(Method::GET, &target, None)? {
-        Asked::Answered(answer) if answer.status.is_success() => Ok(answer.body["list"].clone()),
-        Asked::Answered(_) | Asked::NoService(_) => Ok(Value::Null),
+        Asked::Answered(answer) if answer.status.is_success() => {
+            let explained: Explained = typed(answer.body)?;
+            Ok(explained.list)
+        }
+        Asked::Answered(_) | Asked::NoService(_) => Ok(None),
     }
 }
 
-fn in_words(change: &Change, told: &Value) -> String {
+fn in_words(change: &Change, told: &Told) -> String {
     let (netblock, list) = (change.netblock, change.list.name());
-    if told["changed"] != true {
-        return format!(
-            "{netblock} is not in the list {list:?} of {}",
-            cell(&told["file"])
-        );
+    if !told.list.changed {
+        let file = plain(&told.list.file);
+        return format!("{netblock} is not in the list {list:?} of {file}");
     }
     let done = match (&change.entry, change.list) {
         (None, _) => format!("took {netblock} out of the list {list:?}"),
@@ -232,22 +247,19 @@ fn in_words(change: &Change, told: &Value) -> String {
     };
     let end = change.entry.as_ref().and_then(|entry| entry.until);
     let end = end.map_or(String::new(), |until| format!(" until {until}"));
-    let force = match told["in_force"] == true {
+    let force = match told.list.in_force == Some(true) {
         true => "in force",
         false => "written; no service runs",
     };
-    let decides = &told["decides"];
-    let other = match decides["netblock"].as_str() {
+    let other = match &told.decides {
         // Taken out, and inside of another; put in, and the other list comes first.
-        Some(other) if change.entry.is_none() || decides["name"] != list => {
-            let does = match decides["name"] == "allow" {
+        Some(other) if change.entry.is_none() || other.name != list => {
+            let does = match other.name == "allow" {
                 true => "lets it through",
                 false => "refuses it",
             };
-            format!(
-                "; {other} of {} {does} all the same",
-                cell(&decides["source"])
-            )
+            let (member, source) = (other.netblock, plain(&other.source));
+            format!("; {member} of {source} {does} all the same")
         }
         _ => String::new(),
     };

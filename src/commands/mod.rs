@@ -11,6 +11,7 @@ use crate::service::{EXIT_SOFTWARE, StartError};
 use crate::signals::Signals;
 use crate::sources::Sources;
 
+pub mod alerts;
 pub mod ask;
 pub mod bans;
 pub mod check;

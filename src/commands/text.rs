@@ -148,25 +148,9 @@ pub fn until_end(end: Expiry, now_ms: u64) -> String {
     }
 }
 
-/// Until a moment of a document; a word such as `permanent` stays.
-pub fn until(value: &Value, now_ms: u64) -> String {
-    match time(value) {
-        Some(end) => until_end(Expiry::At(Time(end)), now_ms),
-        None => cell(value),
-    }
-}
-
 /// Since a moment.
 pub fn since_time(Time(then): Time, now_ms: u64) -> String {
     span(Duration::from_millis(now_ms.saturating_sub(then)))
-}
-
-/// Since a moment of a document.
-pub fn since(value: &Value, now_ms: u64) -> String {
-    match time(value) {
-        Some(then) => since_time(Time(then), now_ms),
-        None => cell(value),
-    }
 }
 
 /// A moment, in milliseconds since 1970.

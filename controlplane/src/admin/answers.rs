@@ -11,11 +11,11 @@ use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use http::StatusCode;
+use weir_shared::api::alerts::Alert;
 use weir_shared::api::clients::Held;
 use weir_shared::handover::{OwnResponse, Respond};
 use weir_shared::verdict::Action;
 
-use crate::alert::Alert;
 use crate::history::{self, Last};
 use crate::metrics::{CONTENT_TYPE, Facts, Metrics};
 
@@ -109,7 +109,7 @@ fn write(page: Page, metrics: &Metrics, service: &Service) -> OwnResponse {
         Page::Bans(bans) => bans::list(bans),
         Page::Status(status) => status::answer(&status, service),
         Page::History(last) => history::answer(&last),
-        Page::Alerts(alerts) => status::alerts(&alerts),
+        Page::Alerts(alerts) => status::alerts(alerts),
         Page::Client(held) => clients::answer(&held),
         Page::Explain(explained) => explain::answer(&explained),
         Page::Clients(None, most, now_ms) => clients::list(most, service, now_ms),

@@ -4,14 +4,13 @@
 use std::collections::BTreeMap;
 
 use http::{Method, StatusCode};
-use serde_json::{Value, json};
+use weir_shared::api::feeds::{Feed, FeedAsked, FeedList};
 use weir_shared::handover::{OwnResponse, Respond, Step};
 use weir_shared::units::Time;
 
 use super::problem::{Problem, json as json_answer};
 use crate::feeds::handle::FeedsHandle;
-use crate::feeds::kept::{NotAccepted, Outcome, Report};
-use crate::feeds::wanted::Use;
+use crate::feeds::kept::{NotAccepted, Report};
 
 /// What is asked.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -68,7 +67,10 @@ impl FeedRoute {
             Some((false, _)) => Step::Done(Problem::NotFound.answer(&id)),
             Some((true, None)) => Step::Later,
             Some((true, Some(()))) => {
-                let told = json!({"name": name});
+                let told = FeedAsked {
+                    name,
+                    entries: None,
+                };
                 Step::Done(json_answer(StatusCode::ACCEPTED, &told))
             }
         }
@@ -81,7 +83,13 @@ fn answer_accepted(
     request_id: &str,
 ) -> OwnResponse {
     match accepted {
-        Ok(entries) => json_answer(StatusCode::OK, &json!({"name": name, "entries": entries})),
+        Ok(entries) => {
+            let told = FeedAsked {
+                name: name.to_owned(),
+                entries: Some(entries as u64),
+            };
+            json_answer(StatusCode::OK, &told)
+        }
         Err(NotAccepted::Unknown) => Problem::NotFound.answer(request_id),
         Err(why @ (NotAccepted::Nothing | NotAccepted::Unfit(_))) => {
             Problem::Unfit(format!("the feed {name:?}: {why}")).answer(request_id)
@@ -90,22 +98,20 @@ fn answer_accepted(
 }
 
 fn list(reports: &BTreeMap<String, Report>) -> OwnResponse {
-    let feeds: Vec<Value> = reports
-        .iter()
-        .map(|(name, report)| one(name, report))
-        .collect();
-    json_answer(StatusCode::OK, &json!({"feeds": feeds}))
+    let feeds = reports.iter().map(|(name, report)| one(name, report));
+    let feeds = feeds.collect();
+    json_answer(StatusCode::OK, &FeedList { feeds })
 }
 
-fn one(name: &str, report: &Report) -> Value {
-    json!({
-        "name": name,
-        "use": report.used.map(Use::name),
-        "entries": report.feed.entries(),
-        "taken": report.feed.taken_ms().map(Time),
-        "checked": report.checked.or(report.feed.confirmed_ms().map(Time)),
-        "outcome": report.outcome.map(Outcome::name),
-        "error": report.error,
-        "next": report.next,
-    })
+fn one(name: &str, report: &Report) -> Feed {
+    Feed {
+        name: name.to_owned(),
+        used: report.used.map(|used| used.name().to_owned()),
+        entries: report.feed.entries() as u64,
+        taken: report.feed.taken_ms().map(Time),
+        checked: report.checked.or(report.feed.confirmed_ms().map(Time)),
+        outcome: report.outcome.map(|outcome| outcome.name().to_owned()),
+        error: report.error.clone(),
+        next: report.next,
+    }
 }

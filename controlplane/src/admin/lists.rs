@@ -6,8 +6,8 @@ use std::sync::Arc;
 use http::StatusCode;
 use percent_encoding::percent_decode_str;
 use serde::Deserialize;
-use serde_json::json;
 use weir_schema::Schema;
+use weir_shared::api::lists::ListChanged;
 use weir_shared::handover::OwnResponse;
 use weir_shared::spared::Spared;
 use weir_shared::units::Time;
@@ -109,16 +109,9 @@ pub(crate) fn answer(
             return Problem::NotWritten(why.to_string()).answer(request_id);
         }
     };
-    let until = change.entry.as_ref().and_then(|entry| entry.until);
-    let told = json!({
-        "list": change.list.name(),
-        "netblock": change.netblock,
-        "until": until,
-        "removed": change.entry.is_none(),
-        "changed": changed.changed,
-        "ended": changed.ended,
-        "file": changed.file,
-        "in_force": true,
-    });
+    let told = ListChanged {
+        in_force: Some(true),
+        ..changed.told(change)
+    };
     json_answer(StatusCode::OK, &told)
 }

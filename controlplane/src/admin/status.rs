@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use http::StatusCode;
-use serde_json::json;
+use weir_shared::api::alerts::{Alert, AlertList};
 use weir_shared::api::in_order::InOrder;
 use weir_shared::api::status as api;
 use weir_shared::ban::Cause;
@@ -21,7 +21,6 @@ use weir_shared::units::Time;
 use weir_shared::verdict::{Action, History};
 use weir_shared::window::Span;
 
-use crate::alert::Alert;
 use crate::events::Events;
 use crate::history::quantile_us;
 use crate::lookup::Outcome;
@@ -61,8 +60,8 @@ pub(crate) fn health(stopping: bool) -> OwnResponse {
 }
 
 /// `GET /v1/alerts`: the newest, oldest first, as alerts.json has them.
-pub(crate) fn alerts(alerts: &[Arc<Alert>]) -> OwnResponse {
-    json_answer(StatusCode::OK, &json!({"alerts": alerts}))
+pub(crate) fn alerts(alerts: Vec<Arc<Alert>>) -> OwnResponse {
+    json_answer(StatusCode::OK, &AlertList { alerts })
 }
 
 /// `GET /v1/status`
@@ -272,6 +271,8 @@ impl Service {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     /// CONTROL-2: the recent part is what came since the look, and no more.

@@ -11,10 +11,11 @@ use std::sync::Arc;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
+use weir_shared::api::alerts::Alert;
 use weir_shared::api::buckets::Buckets;
 use weir_shared::units::{Count, Time};
 
-use crate::alert::{Alert, MAX_ALERTS, held_back};
+use crate::alert::{MAX_ALERTS, held_back};
 use crate::anomaly::counters::MAX_COUNTERS;
 use crate::anomaly::{Cooldown, Counter, Measure, Scope};
 use crate::state::document::{self, Document, Row};

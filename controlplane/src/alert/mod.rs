@@ -6,13 +6,13 @@
 //! is over. An alert never refuses a request and never waits: a line that finds the log's channel
 //! full is counted.
 
-use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crossbeam_channel::Sender;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::{Map, Value, json};
+use weir_shared::api::alerts::Alert;
 use weir_shared::ban::Ban;
 use weir_shared::rules::{Crawler, Fallen};
 use weir_shared::table::SharedRefusal;
@@ -98,18 +98,6 @@ impl AlertKind {
             Self::FeedError => "feed_error",
         }
     }
-}
-
-/// One alert as it stands in alerts.json. Its time is its name there: no two share one.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Alert {
-    /// When it was raised.
-    pub time: Time,
-    /// The name of its kind; of a later version's file any word.
-    pub kind: Cow<'static, str>,
-    /// What the kind has to say.
-    #[serde(flatten)]
-    pub members: Map<String, Value>,
 }
 
 /// The alerts raised so far, and the way to the log.

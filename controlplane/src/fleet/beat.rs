@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use weir_shared::api::fleet::Instance;
 
 use super::engine::Cursor;
 use super::event::Rejected;
@@ -76,6 +77,17 @@ impl Beat {
     /// Up to where it has taken in the log.
     pub(super) fn cursor(&self) -> Cursor {
         self.cursor.parse().unwrap_or_default()
+    }
+
+    /// What the instance tells of itself, as an operator is told.
+    pub(super) fn told(&self) -> Instance {
+        Instance {
+            waiting: Some(self.waiting),
+            clock_ms: Some(self.clock_ms),
+            version: Some(self.version.clone()),
+            bans: Some(self.bans),
+            ..Instance::default()
+        }
     }
 }
 

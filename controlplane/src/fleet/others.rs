@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::{Value, json};
+use weir_shared::api::fleet::{Differing, Instance};
 
 use super::beat::{Beat, Seen};
 use super::claims;
@@ -170,7 +170,7 @@ impl Others {
     }
 
     /// As they are told.
-    pub(super) fn told(&self, mine: &Beat, now_ns: u64) -> Vec<Value> {
+    pub(super) fn told(&self, mine: &Beat, now_ns: u64) -> Vec<Instance> {
         let told = |(name, other): (&String, &Other)| {
             let state = match &other.beat {
                 _ if other.age_ms > GONE_MS => "gone",
@@ -179,26 +179,22 @@ impl Others {
                 Ok(beat) if beat.in_step => "live",
                 Ok(_) => "joining",
             };
-            let settings = differing(other, mine)
-                .into_iter()
-                .map(|(name, here, there)| json!({ "name": name, "here": here, "there": there }));
+            let differing = differing(other, mine).into_iter();
+            let settings = differing.map(|(name, here, there)| Differing {
+                name: name.to_owned(),
+                here: here.to_owned(),
+                there: there.to_owned(),
+            });
             let in_step =
                 other.beat.is_ok() && differs_ns(other, now_ns).is_none_or(|ns| ns < PATIENCE_NS);
-            let mut told = json!({
-                "name": name,
-                "self": false,
-                "state": state,
-                "lag_ms": other.age_ms,
-                "in_step": in_step && other.age_ms <= GONE_MS,
-                "settings": settings.collect::<Vec<_>>(),
-            });
-            if let (Ok(beat), Value::Object(told)) = (&other.beat, &mut told) {
-                told.insert("waiting".to_owned(), json!(beat.waiting));
-                told.insert("clock_ms".to_owned(), json!(beat.clock_ms));
-                told.insert("version".to_owned(), json!(beat.version));
-                told.insert("bans".to_owned(), json!(beat.bans));
+            Instance {
+                name: name.clone(),
+                state: state.to_owned(),
+                lag_ms: other.age_ms,
+                in_step: in_step && other.age_ms <= GONE_MS,
+                settings: settings.collect(),
+                ..other.beat.as_ref().map(Beat::told).unwrap_or_default()
             }
-            told
         };
         self.0.iter().map(told).collect()
     }

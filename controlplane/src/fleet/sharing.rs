@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam_channel::Sender;
-use serde_json::{Value, json};
+use weir_shared::api::fleet::Counts;
 use weir_shared::fleet::FleetCounts;
 use weir_shared::settings::Listed;
 
@@ -64,15 +64,15 @@ impl Sharing {
     }
 
     /// As an operator is told.
-    pub(super) fn told(&self) -> Value {
+    pub(super) fn told(&self) -> Counts {
         let number = |number: &AtomicU64| number.load(Ordering::Relaxed);
         let facts = &*self.facts;
-        json!({
-            "sent": number(&facts.sent),
-            "stale": number(&facts.stale),
-            "held": number(&facts.held),
-            "heeded": self.heeds,
-        })
+        Counts {
+            sent: number(&facts.sent),
+            stale: number(&facts.stale),
+            held: number(&facts.held),
+            heeded: self.heeds,
+        }
     }
 
     /// Everything is sent, and then nothing more.

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use serde_json::{Value, json};
+use weir_shared::api;
 use weir_shared::clock::Now;
 
 use super::counting::CountFacts;
@@ -12,7 +12,7 @@ use super::sharing::Sharing;
 
 impl Fleet {
     /// How it stands, as an operator is told.
-    pub(crate) fn told(&self, now: Now) -> Value {
+    pub(crate) fn told(&self, now: Now) -> api::fleet::Fleet {
         let beat = self.beat(now);
         let alone = self.alone(now);
         let state = match (alone, self.is_linked(now)) {
@@ -20,40 +20,29 @@ impl Fleet {
             (None, true) if beat.in_step => "live",
             (None, _) => "joining",
         };
-        let mut instances = vec![json!({
-            "name": self.me.name(),
-            "self": true,
-            "state": state,
-            "lag_ms": 0,
-            "in_step": beat.in_step,
-            "settings": [],
-            "waiting": beat.waiting,
-            "clock_ms": beat.clock_ms,
-            "version": beat.version,
-            "bans": beat.bans,
-        })];
+        let mut instances = vec![api::fleet::Instance {
+            name: self.me.name().to_owned(),
+            is_self: true,
+            state: state.to_owned(),
+            in_step: beat.in_step,
+            ..beat.told()
+        }];
         instances.extend(self.others.told(&beat, now.mono_ns));
-        let in_step = state == "live" && self.others.are_in_step(now.mono_ns);
-        let mut told = json!({
-            "fleet": self.fleet,
-            "instance": self.me.name(),
-            "engine": self.engine,
-            "state": state,
-            "in_step": in_step,
-            "waiting": beat.waiting,
-            "round_trip_ms": self.round_trip_ns / 1_000_000,
-            "digest": beat.digest,
-            "instances": instances,
-            "counts": self.sharing.as_ref().map(|sharing| sharing.told()),
-        });
-        if let (Some(sentence), Value::Object(told)) = (self.eviction.sentence(), &mut told) {
-            told.insert("eviction".to_owned(), json!(sentence));
+        api::fleet::Fleet {
+            fleet: self.fleet.clone(),
+            instance: self.me.name().to_owned(),
+            engine: self.engine.clone(),
+            state: state.to_owned(),
+            in_step: state == "live" && self.others.are_in_step(now.mono_ns),
+            waiting: beat.waiting,
+            round_trip_ms: self.round_trip_ns / 1_000_000,
+            digest: beat.digest,
+            instances,
+            counts: self.sharing.as_ref().map(Sharing::told),
+            eviction: self.eviction.sentence(),
+            alone_seconds: alone.map(|(alone_ns, _)| alone_ns / 1_000_000_000),
+            why: alone.map(|(_, why)| why.to_owned()),
         }
-        if let (Some((alone_ns, why)), Value::Object(told)) = (alone, &mut told) {
-            told.insert("alone_seconds".to_owned(), json!(alone_ns / 1_000_000_000));
-            told.insert("why".to_owned(), json!(why));
-        }
-        told
     }
 
     /// For the metrics.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use serde_json::{Map, Value, json};
+use weir_shared::api::lists::ListChanged;
 use weir_shared::netblock::Netblock;
 use weir_shared::units::Time;
 
@@ -90,6 +91,22 @@ pub struct Changed {
     pub changed: bool,
     /// Entries of both lists that had ended and were taken out.
     pub ended: usize,
+}
+
+impl Changed {
+    /// As an answer has it, before the service has taken it in.
+    pub fn told(&self, change: &Change) -> ListChanged {
+        ListChanged {
+            list: change.list.name().to_owned(),
+            netblock: change.netblock.to_string(),
+            until: change.entry.as_ref().and_then(|entry| entry.until),
+            removed: change.entry.is_none(),
+            changed: self.changed,
+            ended: self.ended as u64,
+            file: self.file.to_string_lossy().into_owned(),
+            in_force: None,
+        }
+    }
 }
 
 /// Why the lists are as they were.

@@ -4,12 +4,17 @@
 //! A command reads what a service of another version writes: members that may be missing there have
 //! a default, and further ones are left out.
 
+pub mod alerts;
 pub mod bans;
 pub mod buckets;
 pub mod clients;
 pub mod explain;
+pub mod feeds;
+pub mod fleet;
 pub mod groups;
+pub mod history;
 pub mod in_order;
+pub mod lists;
 pub mod process;
 pub mod settings;
 pub mod status;

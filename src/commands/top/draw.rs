@@ -7,12 +7,13 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear, Paragraph, Row, Table, TableState, Wrap};
-use serde_json::Value;
+use weir_shared::api::fleet::Fleet;
+use weir_shared::api::history::History;
 use weir_shared::api::status::Answers;
 
 use super::screen::{Over, Pane, Screen};
 use crate::commands::look::refused;
-use crate::commands::text::{cell, maybe, percent, plain, span};
+use crate::commands::text::{maybe, percent, plain, span};
 
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 const REVERSED: Style = Style::new().add_modifier(Modifier::REVERSED);
@@ -70,10 +71,6 @@ pub fn draw(frame: &mut Frame, screen: &Screen) {
     }
 }
 
-fn number(value: &Value) -> u64 {
-    value.as_u64().unwrap_or(0)
-}
-
 fn tenths(value: u64) -> String {
     format!("{}.{}", value / 10, value % 10)
 }
@@ -123,27 +120,26 @@ fn head_lines(screen: &Screen) -> Vec<Line<'static>> {
         )),
         application_line(&recent.upstream, &look.history, refused),
     ];
-    lines.extend(fleet_line(&look.fleet));
+    lines.extend(look.fleet.as_ref().map(fleet_line));
     lines
 }
 
 /// The instances that act as one with this one: `fleet weir: 3 of 3 instances live, in step`.
-fn fleet_line(fleet: &Value) -> Option<Line<'static>> {
-    let instances = fleet["instances"].as_array()?;
-    let name = cell(&fleet["fleet"]);
-    if let Some(seconds) = fleet["alone_seconds"].as_u64() {
+fn fleet_line(fleet: &Fleet) -> Line<'static> {
+    let name = plain(&fleet.fleet);
+    if let Some(seconds) = fleet.alone_seconds {
         let alone = span(Duration::from_secs(seconds));
-        let text = format!("fleet {name}: alone for {alone}: {}", cell(&fleet["why"]));
-        return Some(Line::styled(text, WARNING));
+        let why = maybe(fleet.why.as_ref());
+        let text = format!("fleet {name}: alone for {alone}: {why}");
+        return Line::styled(text, WARNING);
     }
-    let lives = |one: &&Value| one["state"] == "live" || one["state"] == "joining";
-    let live = instances.iter().filter(lives).count();
-    let in_step = fleet["in_step"] == true;
-    let (step, style) = match in_step {
+    let instances = &fleet.instances;
+    let live = instances.iter().filter(|one| one.lives()).count();
+    let (step, style) = match fleet.in_step {
         true => ("in step", Style::new()),
         false => ("not in step", WARNING),
     };
-    let waiting = match number(&fleet["waiting"]) {
+    let waiting = match fleet.waiting {
         0 => String::new(),
         waiting => format!(", {waiting} events wait"),
     };
@@ -151,11 +147,11 @@ fn fleet_line(fleet: &Value) -> Option<Line<'static>> {
         "fleet {name}: {live} of {} instances live, {step}{waiting}",
         instances.len()
     );
-    Some(Line::styled(text, style))
+    Line::styled(text, style)
 }
 
 /// How the application does, and what the last minutes were like: `app p99 50 ms, 5xx 0.0 %`.
-fn application_line(upstream: &Answers, history: &Value, refused: &str) -> Line<'static> {
+fn application_line(upstream: &Answers, history: &History, refused: &str) -> Line<'static> {
     let (answers, errors) = upstream.all_and_errors();
     let p99 = upstream.p99_seconds.map_or("–".to_owned(), |seconds| {
         format!("{} ms", seconds * 1000.0)
@@ -169,11 +165,9 @@ fn application_line(upstream: &Answers, history: &Value, refused: &str) -> Line<
         Span::raw(format!("app p99 {p99}, ")),
         Span::styled(format!("5xx {}", percent(errors, answers)), style),
     ];
-    for (name, words) in [("passed", "passed"), ("refused", refused)] {
-        let counts = history[name].as_array().into_iter().flatten();
-        let counts: Vec<u64> = counts.map(number).collect();
+    for (counts, words) in [(&history.passed, "passed"), (&history.refused, refused)] {
         if !counts.is_empty() {
-            spans.push(Span::raw(format!("   {words} {}", sparkline(&counts))));
+            spans.push(Span::raw(format!("   {words} {}", sparkline(counts))));
         }
     }
     Line::from(spans)

@@ -1,11 +1,6 @@
 //! What the screen shows, and what keys do to it. Pure: it draws nothing and asks nobody.
-#![expect(
-    clippy::indexing_slicing,
-    reason = "a member that a JSON document does not have reads as null"
-)]
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use serde_json::Value;
 use weir_shared::api::clients::Listed;
 use weir_shared::api::groups::Group;
 use weir_shared::api::status::{Crawler, SharedLimit};
@@ -14,9 +9,10 @@ use weir_shared::ban::Ban;
 use super::source::{
     ALLOW_FOR, BAN_FOR, By, Command, Groups, Look, Report, Sort, Wanted, address_of,
 };
+use crate::commands::alerts;
 use crate::commands::bans::{cause, end};
 use crate::commands::paths::Row;
-use crate::commands::text::{cell, maybe, plain, since_time, until_end};
+use crate::commands::text::{maybe, plain, since_time, until_end};
 
 /// Which list is shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -152,8 +148,8 @@ impl Screen {
                 bans.map(|one| ban_row(one, now_ms)).collect()
             }
             (Pane::Alerts, _) => {
-                let alerts = look.alerts["alerts"].as_array();
-                alerts.into_iter().flatten().map(alert_row).collect()
+                let alerts = look.alerts.alerts.iter();
+                alerts.map(|one| alerts::row(one).into()).collect()
             }
             (Pane::Shared, _) => look.status.shared_limits.iter().map(shared_row).collect(),
             (Pane::Crawlers, _) => look.status.crawlers.iter().map(crawler_row).collect(),
@@ -440,23 +436,6 @@ fn ban_row(ban: &Ban, now_ms: u64) -> Vec<String> {
         maybe(ban.client),
         maybe(notes.and_then(|notes| notes.netblock_requests)),
         plain(&ban.reason),
-    ]
-}
-
-fn alert_row(alert: &Value) -> Vec<String> {
-    let first = |names: &[&str]| {
-        let mut members = names.iter().map(|name| &alert[*name]);
-        cell(
-            members
-                .find(|value| !value.is_null())
-                .unwrap_or(&Value::Null),
-        )
-    };
-    vec![
-        cell(&alert["time"]),
-        cell(&alert["kind"]),
-        first(&["netblock", "of", "file", "scope", "hour", "key"]),
-        first(&["reason", "error", "threshold", "held_back", "rule"]),
     ]
 }
 

@@ -96,11 +96,11 @@ pub struct Look {
     pub clients: api::clients::ClientList,
     /// None where nobody asked for them.
     pub bans: api::bans::BanList,
-    pub alerts: Value,
-    /// The last minutes; null of a service that has none.
-    pub history: Value,
-    /// The instances that act as one with this one; null where there is no fleet.
-    pub fleet: Value,
+    pub alerts: api::alerts::AlertList,
+    /// The last minutes; none of a service that has none.
+    pub history: api::history::History,
+    /// The instances that act as one with this one.
+    pub fleet: Option<api::fleet::Fleet>,
     /// None where nobody asked for them.
     pub groups: Option<Groups>,
     pub now_ms: u64,
@@ -177,11 +177,12 @@ impl Asker {
                 true => typed(self.get(&format!("/v1/bans?active=true&newest={MOST}"))?)?,
                 false => api::bans::BanList::default(),
             },
-            alerts: self.get("/v1/alerts")?,
+            alerts: typed(self.get("/v1/alerts")?)?,
             history: self
                 .get(&format!("/v1/history?minutes={MINUTES}"))
+                .and_then(typed)
                 .unwrap_or_default(),
-            fleet: self.get("/v1/fleet").unwrap_or_default(),
+            fleet: self.get("/v1/fleet").and_then(typed).ok(),
             groups,
             now_ms: now().wall_ms,
         })

@@ -2,7 +2,7 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde::de::DeserializeOwned;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::super::source;
 use super::super::source::{By, Command, Groups, Look, Sort, Wanted};
@@ -66,14 +66,14 @@ fn look(requests: u64, now_ms: u64) -> source::Report {
             ban("2001:db8:5::/56", "permanent", "rate_limit", "more than 1000 requests per minute", json!("2001:db8:5:1::/64")),
             ban("203.0.113.0/24", "2026-11-21T16:41:00Z", "rate_limit", "more than 1000 requests per minute", json!("203.0.113.7")),
         ]})),
-        alerts: json!({"alerts": [
+        alerts: of(json!({"alerts": [
             {"time": "2026-11-21T15:41:00Z", "kind": "ban", "netblock": "203.0.113.0/24", "reason": "more than 1000 requests per minute"},
-        ]}),
-        history: json!({
+        ]})),
+        history: of(json!({
             "passed": [9_000, 9_400, 11_000, 12_600, 12_100, 12_500, 12_509],
             "refused": [0, 0, 0, 12, 640, 580, 3],
-        }),
-        fleet: Value::Null,
+        })),
+        fleet: None,
         groups: None,
         now_ms,
     }))
@@ -291,7 +291,7 @@ fn bans_are_seen_on_a_narrow_terminal() {
 fn the_head_tells_of_the_fleet() {
     let told = |fleet: Value| {
         let mut screen = screen();
-        screen.look.as_mut().unwrap().fleet = fleet;
+        screen.look.as_mut().unwrap().fleet = of(fleet);
         let text = drawn(&screen, 80, 20);
         let line = text.lines().find(|line| line.starts_with("fleet"));
         // Nothing of the lists gives way but their last line.

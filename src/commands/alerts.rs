@@ -1,0 +1,65 @@
+//! `weir alerts`: the newest alerts, and each in a line, which `weir top` shows too.
+
+use std::process::ExitCode;
+
+use http::Method;
+use serde_json::{Value, json};
+use weir_controlplane::offline::Offline;
+use weir_shared::api::alerts::{Alert, AlertList};
+
+use super::ask::{Asked, Asking, Place, typed};
+use super::common::{finish, out, print_json};
+use super::text::{Table, cell, plain};
+
+/// The columns of [`row`].
+pub const HEADINGS: [&str; 4] = ["TIME", "KIND", "OF", "WHAT"];
+
+/// `weir alerts`: of the service; of the file where none runs.
+pub fn alerts(asking: &Asking) -> ExitCode {
+    finish((|| {
+        let place = Place::of(asking)?;
+        let answer = match place.ask(Method::GET, "/v1/alerts", None)? {
+            Asked::Answered(answer) => answer.good()?,
+            Asked::NoService(failure) => json!(place.read_files(failure, Offline::alerts)?),
+        };
+        if asking.json {
+            return print_json(&answer);
+        }
+        let AlertList { alerts } = typed::<AlertList<Alert>>(answer)?;
+        if alerts.is_empty() {
+            out("no alerts\n");
+            return Ok(ExitCode::SUCCESS);
+        }
+        let mut table = Table::new(&HEADINGS, &[]);
+        for alert in &alerts {
+            table.row(row(alert));
+        }
+        out(&table.text());
+        Ok(ExitCode::SUCCESS)
+    })())
+}
+
+/// When, of which kind, of whom or what, and what it was: each kind has members of its own.
+pub fn row(alert: &Alert) -> [String; 4] {
+    let first = |names: &[&str]| {
+        let members = names.iter().filter_map(|name| alert.members.get(*name));
+        let mut said = members.filter(|value| !value.is_null());
+        cell(said.next().unwrap_or(&Value::Null))
+    };
+    [
+        alert.time.to_string(),
+        plain(&alert.kind),
+        first(&[
+            "netblock", "of", "file", "feed", "name", "key", "per", "scope", "hour", "what",
+        ]),
+        first(&[
+            "reason",
+            "error",
+            "expires",
+            "threshold",
+            "held_back",
+            "detail",
+            "rule",
+        ]),
+    ]
+}
