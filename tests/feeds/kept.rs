@@ -69,6 +69,7 @@ fn a_start_uses_the_copies() {
         "limits": [{"name": "few", "match": {"list": "hosters"}, "per_day": 2, "on_limit": "refuse"}]});
     fs::write(there.join("rules.json"), rules.to_string()).unwrap();
     let checked = command(there, &["check"])
+        .env("WAF_LISTEN", "127.0.0.1:0")
         .env("WAF_UPSTREAM", "http://127.0.0.1:1")
         .output();
     let checked = ran(checked.expect("the binary runs"));
