@@ -273,11 +273,18 @@ impl Replica {
     fn replace_lift(&mut self, record: LiftRecord) -> Vec<Effect> {
         self.kept_changes += 1;
         self.lifts.insert(record.stamp.clone(), record);
-        for entry in self.entries.values_mut() {
+        self.lift_anew(|_| true)
+    }
+
+    /// Works out which lift holds of these entries, by those that are known now. Tells what the
+    /// ledger is to do.
+    fn lift_anew(&mut self, which: impl Fn(&Entry) -> bool) -> Vec<Effect> {
+        let mut netblocks: Vec<Netblock> = Vec::new();
+        for (id, entry) in self.entries.iter_mut().filter(|(_, entry)| which(entry)) {
             entry.lift = None;
             entry.lift_by(self.lifts.values());
+            netblocks.push(id.netblock);
         }
-        let mut netblocks: Vec<Netblock> = self.entries.keys().map(|id| id.netblock).collect();
         netblocks.dedup();
         (netblocks.into_iter())
             .flat_map(|netblock| self.show(netblock))

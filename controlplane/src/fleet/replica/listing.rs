@@ -20,12 +20,19 @@ impl Replica {
             Item::Entry(id) => {
                 let gone = self.entries.remove(id);
                 self.gone -= usize::from(gone.is_some_and(|entry| entry.is_gone()));
-                return self.show(id.netblock);
+                self.show(id.netblock)
             }
-            Item::Lift(stamp) => drop(self.lifts.remove(stamp)),
-            Item::List(key) => self.lists.drop_record(*key),
+            Item::Lift(stamp) => {
+                drop(self.lifts.remove(stamp));
+                let by_it =
+                    |entry: &Entry| entry.lift.as_ref().is_some_and(|(held, _)| held == stamp);
+                self.lift_anew(by_it)
+            }
+            Item::List(key) => {
+                self.lists.drop_record(*key);
+                Vec::new()
+            }
         }
-        Vec::new()
     }
 
     /// The lists.
@@ -60,5 +67,47 @@ impl Replica {
     pub fn found_list(&mut self, key: ListKey, entry: &ListEntry) {
         let record = ListRecord::new(key, Some(entry.clone()), Stamp::of_time(0));
         self.kept_changes += u64::from(self.lists.join(record).unwrap_or(false));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+    use weir_shared::ban::Ban;
+    use weir_shared::units::Time;
+
+    use super::*;
+    use crate::bans::Subject;
+    use crate::bans::document::BanKey;
+    use crate::fleet::replica::Kept;
+    use crate::fleet::stamp::Origin;
+    use crate::testing::NOW;
+
+    /// FLEET-17: a lift that is put aside has lifted nothing: a later one that the fleet has holds,
+    /// or none (seed 1016).
+    #[test]
+    fn a_lift_that_is_put_aside_lifts_nothing() {
+        let ban: Arc<Ban> = serde_json::from_value(json!({
+            "netblock": "203.0.113.0/24", "client": null, "ban_started": Time(NOW),
+            "ban_expires": "permanent", "cause": "admin", "reason": "r"}))
+        .map(Arc::new)
+        .unwrap();
+        let (key, origin) = (BanKey::of(&ban), Origin::new("a", 1).unwrap());
+        let mut replica = Replica::restored(origin, Kept::default(), std::slice::from_ref(&ban));
+        let lifted = |replica: &Replica| replica.held(key).unwrap().lifted;
+        let lift = |replica: &mut Replica, at| {
+            let outcome = replica.lift(Subject::Netblock(ban.netblock), at);
+            outcome.items.into_iter().next().unwrap()
+        };
+        let first = lift(&mut replica, NOW + 1000);
+        let second = lift(&mut replica, NOW + 2000);
+        assert_eq!(lifted(&replica), Some(Time(NOW + 1000)));
+        assert_eq!(replica.drop_item(&first).len(), 1);
+        assert_eq!(lifted(&replica), Some(Time(NOW + 2000)));
+        assert_eq!(replica.drop_item(&second).len(), 1);
+        assert_eq!(lifted(&replica), None);
+        assert!(replica.drop_item(&second).is_empty());
     }
 }
