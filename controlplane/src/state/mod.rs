@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use weir_shared::clock::Clock;
@@ -186,7 +186,8 @@ impl StateDir {
         looks.watch(Subject::State, directory);
         let (faults_out, faults) = bounded(FAULTS);
         let stop = Arc::new(AtomicBool::new(false));
-        let (holds, held) = bounded(1);
+        // One that was given up may still be in it when the next comes: the disk is slow then.
+        let (holds, held) = unbounded();
         let mut files = files.into_iter().map(|Registered(file)| file);
         let thread = Thread {
             looks: looks.clone(),
@@ -235,7 +236,7 @@ impl StateThread {
         let (told, held) = bounded(1);
         let (resumed, resume) = bounded(1);
         // Not taken where the thread has ended: the receiver is closed then, which says so.
-        let _ = self.holds.try_send(Hold { held: told, resume });
+        let _ = self.holds.send(Hold { held: told, resume });
         let _ = self.wake.try_send(());
         self.held = Some(resumed);
         held
