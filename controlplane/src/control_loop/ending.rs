@@ -15,7 +15,7 @@ use crate::state::Saved;
 
 /// How long a stop waits for the last writes, and a hand-over too.
 const LAST_WRITES: Duration = Duration::from_secs(10);
-/// How often a hand-over looks for edits meanwhile.
+/// How often a stop looks whether the fleet is at rest, and a hand-over for edits.
 const LOOK: Duration = Duration::from_millis(10);
 
 impl Control {
@@ -51,13 +51,13 @@ impl Control {
             let mut select = Select::new();
             let late = select.recv(&deadline);
             self.files.select(&mut select);
-            self.select_fleet(&mut select, LOOK);
-            let ready = select.ready();
+            // What comes of the fleet is heard no more: whether it is at rest is looked at each time.
+            let ready = select.ready_timeout(LOOK);
             drop(select);
             self.files.take_outcomes(now);
             // What an editor saved in the last moment is in the last write too.
             let edits = catch_unwind(AssertUnwindSafe(|| self.take_edits(now)));
-            if ready == late || edits.is_err() {
+            if ready == Ok(late) || edits.is_err() {
                 tracing::error!(
                     "the state files were not written within {} s: the stop waits no longer",
                     LAST_WRITES.as_secs()
