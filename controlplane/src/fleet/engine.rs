@@ -69,8 +69,14 @@ pub struct Logged {
     pub sealed: Vec<u8>,
 }
 
-/// A snapshot: up to where it holds the log, and its chunks.
-pub type Snapshot = (Cursor, Vec<Vec<u8>>);
+/// A snapshot that the engine has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SnapshotAt {
+    /// Up to where it holds the log.
+    pub upto: Cursor,
+    /// How many chunks it has.
+    pub count: usize,
+}
 
 /// Another instance, as it has shown itself last.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -109,6 +115,8 @@ pub enum Answer {
         /// How long the answer took.
         round_trip: Duration,
     },
+    /// To a part of [`Engine::snapshot_put`].
+    Stored,
 }
 
 /// Why the engine gave no answer, in a sentence. What became of the question is not known.
@@ -160,13 +168,26 @@ pub trait Engine {
     ///
     /// # Errors
     /// [`Fault`]
-    fn snapshot_get(&mut self) -> Result<Option<Snapshot>, Fault>;
+    fn snapshot(&mut self) -> Result<Option<SnapshotAt>, Fault>;
 
-    /// Puts a snapshot in place of the one before. What of the log lies before that one may go.
+    /// The next chunks of a snapshot, from this one on, at least one; none where that snapshot has
+    /// gone meanwhile.
     ///
     /// # Errors
     /// [`Fault`]
-    fn snapshot_put(&mut self, upto: Cursor, chunks: &[Vec<u8>]) -> Result<(), Fault>;
+    fn snapshot_chunks(
+        &mut self,
+        at: SnapshotAt,
+        from: usize,
+    ) -> Result<Option<Vec<Vec<u8>>>, Fault>;
+
+    /// Puts a snapshot in place of the one before, in parts that are asked ahead: none of what else
+    /// is asked ahead waits for all of it. What of the log lies before the last snapshot but one
+    /// may go.
+    ///
+    /// # Errors
+    /// [`Fault`]
+    fn snapshot_put(&mut self, upto: Cursor, chunks: Vec<Vec<u8>>) -> Result<(), Fault>;
 
     /// Shows that this instance lives, and asks who else does.
     ///

@@ -12,7 +12,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use weir_shared::clock::Clock;
 use weir_shared::threads;
 
-use super::engine::{Cursor, Engine, Fault, Logged};
+use super::engine::{Cursor, Engine, Fault, SnapshotAt};
 use super::event::{self, Rejected};
 use super::link::{Access, Link};
 use super::seal::{self, FleetKey, Kind};
@@ -58,9 +58,11 @@ impl Shared {
 
 /// A reading of the log.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Reading {
-    number: u64,
-    cursor: Cursor,
+pub(super) struct Reading {
+    pub(super) number: u64,
+    pub(super) cursor: Cursor,
+    /// The snapshot is read before.
+    pub(super) snapshot: bool,
 }
 
 /// What is to be read; none while nothing is.
@@ -138,8 +140,8 @@ impl Reader {
     }
 
     /// Reads from here on.
-    pub(super) fn read(&self, number: u64, cursor: Cursor) {
-        self.wanted.set(Some(Reading { number, cursor }));
+    pub(super) fn read(&self, reading: Reading) {
+        self.wanted.set(Some(reading));
     }
 
     /// Reads nothing more. What is being read may still be said.
@@ -198,8 +200,15 @@ impl Thread {
     }
 
     fn read(&self, reading: Reading) -> Result<std::convert::Infallible, Ended> {
-        let Reading { number, mut cursor } = reading;
+        let Reading {
+            number,
+            mut cursor,
+            snapshot,
+        } = reading;
         let mut link = Link::open(&self.shared.access, WAIT)?;
+        if snapshot && let Some(upto) = self.read_snapshot(number, &mut link)? {
+            cursor = upto;
+        }
         let mut is_end_told = false;
         let mut has_caught_up = false;
         loop {
@@ -216,7 +225,8 @@ impl Thread {
             for batch in batches {
                 cursor = batch.at;
                 is_end_told = false;
-                let events = self.open(&batch);
+                let origin = batch.origin.as_str();
+                let events = self.open(Kind::Log, origin, batch.seq, &batch.sealed);
                 self.say(Said::Read {
                     reading: number,
                     batch,
@@ -238,13 +248,54 @@ impl Thread {
         }
     }
 
-    fn open(&self, batch: &Logged) -> Opened {
-        if batch.sealed.len() > event::MAX_BATCH + seal::OVERHEAD {
+    /// Reads the snapshot, and up to where it holds the log. Where another takes its place
+    /// meanwhile that one is read, too; without one the log has the rest.
+    fn read_snapshot(&self, number: u64, link: &mut Link) -> Result<Option<Cursor>, Ended> {
+        let mut before = None;
+        loop {
+            let Some(at) = link.snapshot()?.filter(|at| before != Some(*at)) else {
+                return Ok(None);
+            };
+            self.shared.note_contact();
+            if self.read_chunks(number, at, link)? {
+                let upto = at.upto;
+                let reading = number;
+                self.say(Said::SnapshotRead { reading, upto })?;
+                return Ok(Some(upto));
+            }
+            before = Some(at);
+        }
+    }
+
+    /// False where it has gone meanwhile.
+    fn read_chunks(&self, number: u64, at: SnapshotAt, link: &mut Link) -> Result<bool, Ended> {
+        let mut place = 0;
+        while place < at.count {
+            let Some(chunks) = link.snapshot_chunks(at, place)? else {
+                return Ok(false);
+            };
+            if !self.wanted.is(number) {
+                return Err(Ended::Unwanted);
+            }
+            self.shared.note_contact();
+            for chunk in chunks {
+                let origin = at.upto.to_string();
+                let events = self.open(Kind::Snapshot, &origin, place as u64, &chunk);
+                place += 1;
+                self.say(Said::Chunk {
+                    reading: number,
+                    events,
+                })?;
+            }
+        }
+        Ok(true)
+    }
+
+    fn open(&self, kind: Kind, origin: &str, number: u64, sealed: &[u8]) -> Opened {
+        if sealed.len() > event::MAX_BATCH + seal::OVERHEAD {
             return Err(Rejected::Size);
         }
-        let origin = batch.origin.as_str();
-        let text = (self.shared.key).open(Kind::Log, origin, batch.seq, &batch.sealed)?;
-        event::read(&text)
+        event::read(&self.shared.key.open(kind, origin, number, sealed)?)
     }
 
     /// Waits while the loop has much to do.

@@ -15,9 +15,8 @@ use weir_shared::threads;
 use super::again::{self, Ended, Speaker, Word};
 use super::beat::{Beat, Seen};
 use super::engine::{Answer, Engine, Fault};
-use super::event;
 use super::link::Link;
-use super::reading::{Reader, Shared};
+use super::reading::{Reader, Reading, Shared};
 use super::seal::{Kind, random};
 use super::stamp::Origin;
 use super::words::{Order, Said};
@@ -98,6 +97,7 @@ impl Thread {
         answers();
         loop {
             self.hear(&mut link, SOON)?;
+            link.go_on()?;
             let wait = match link.is_asked() {
                 true => Duration::ZERO,
                 false => Duration::MAX,
@@ -124,6 +124,7 @@ impl Thread {
         };
         self.shared.note_contact();
         self.say(match answer {
+            Answer::Stored => return Ok(()),
             Answer::Appended { seq, last } => Said::Appended { seq, last },
             Answer::Beaten { alive, round_trip } => Said::Beaten {
                 time_ms: alive.time_ms,
@@ -153,7 +154,8 @@ impl Thread {
     fn obey(&self, order: Order, link: &mut Link) -> Result<(), Ended> {
         let begun_ns = self.now_ns();
         match order {
-            Order::Append(_) | Order::Beat(_) => {}
+            Order::Append(_) | Order::Beat(_) | Order::ReadFrom { .. } | Order::Snapshot { .. } => {
+            }
             // Whoever rests is told of no fault.
             Order::Rest => drop(self.hear_all(link)),
             _ => self.hear_all(link)?,
@@ -161,28 +163,13 @@ impl Thread {
         match order {
             Order::ReadFrom {
                 reading: number,
-                mut cursor,
+                cursor,
                 snapshot,
-            } => {
-                if snapshot && let Some((upto, chunks)) = link.snapshot_get()? {
-                    self.answered(begun_ns);
-                    for (place, chunk) in (0..).zip(chunks) {
-                        let origin = upto.to_string();
-                        let text = self.shared.key.open(Kind::Snapshot, &origin, place, &chunk);
-                        let events = text.and_then(|text| event::read(&text));
-                        self.say(Said::Chunk {
-                            reading: number,
-                            events,
-                        })?;
-                    }
-                    self.say(Said::SnapshotRead {
-                        reading: number,
-                        upto,
-                    })?;
-                    cursor = upto;
-                }
-                self.reader.read(number, cursor);
-            }
+            } => self.reader.read(Reading {
+                number,
+                cursor,
+                snapshot,
+            }),
             Order::Append(batch) => {
                 let sealed = self.seal(Kind::Log, self.me.as_str(), batch.seq, &batch.bytes)?;
                 link.append(&self.me, batch.seq, &sealed)?;
@@ -211,8 +198,7 @@ impl Thread {
                     .zip(chunks)
                     .map(|(place, chunk)| self.seal(Kind::Snapshot, &origin, place, &chunk))
                     .collect();
-                link.snapshot_put(upto, &sealed?)?;
-                self.answered(begun_ns);
+                link.snapshot_put(upto, sealed?)?;
             }
             Order::Rest => {
                 let _ = link.leave(&self.me);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::{Link, fault};
+use super::{Link, fault, is_of_another_type};
 use crate::fleet::engine::Fault;
 
 impl Link {
@@ -36,7 +36,7 @@ impl Link {
         match command.query(&mut self.connection) {
             Ok(Value::BulkString(held)) => Ok(Some(held)),
             Ok(_) => Ok(Some(Vec::new())),
-            Err(error) if error.code() == Some("WRONGTYPE") => Ok(Some(Vec::new())),
+            Err(error) if is_of_another_type(&error) => Ok(Some(Vec::new())),
             Err(error) => Err(fault(error)),
         }
     }

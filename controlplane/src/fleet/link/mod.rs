@@ -7,11 +7,11 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use redis::{Cmd, ErrorKind, ServerErrorKind, Value};
+use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 use weir_shared::settings::EnginePlace;
 
 use super::engine::{
-    Alive, Answer, Beat, CountKind, Cursor, Engine, Fault, Logged, Snapshot, Welcome,
+    Alive, Answer, Beat, CountKind, Cursor, Engine, Fault, Logged, SnapshotAt, Welcome,
 };
 use super::stamp::Origin;
 
@@ -21,6 +21,7 @@ mod cluster;
 mod merge;
 mod policy;
 mod sentinel;
+mod snapshot;
 mod wire;
 
 pub use access::Access;
@@ -31,13 +32,6 @@ use wire::{Wire, fault};
 const MOST_READ: usize = 64;
 /// The most instances of a fleet.
 pub const MAX_INSTANCES: usize = 1024;
-/// The most chunks of a snapshot, and the most bytes of all of them.
-const MAX_CHUNKS: usize = 16_384;
-const MAX_SNAPSHOT: usize = 512 << 20;
-/// A snapshot that nobody renews goes after a week.
-const SNAPSHOT_SECONDS: u64 = 7 * 86_400;
-/// The log may grow to so many batches before it is cut whatever is in it.
-const MAX_LOG: u64 = 200_000;
 
 const HELLO: &str = include_str!("hello.lua");
 const APPEND: &str = include_str!("append.lua");
@@ -61,16 +55,41 @@ impl Access {
 pub struct Link {
     connection: Wire,
     fleet: String,
-    /// What was asked ahead and has no answer yet, with the moment.
-    asked: VecDeque<(Ahead, Instant)>,
+    /// What was asked ahead and has no answer yet.
+    asked: VecDeque<Asked>,
+    /// What is left to be asked of the snapshot that is being put.
+    steps: VecDeque<Step>,
     /// What this connection has said hello with; the engine takes batches of no earlier one.
     hello: Vec<u8>,
 }
 
 /// A question that is asked ahead.
 enum Ahead {
-    Append { seq: u64 },
+    Append {
+        seq: u64,
+    },
     Beat,
+    /// Which snapshot is there, before another takes its place.
+    Pointer {
+        upto: Cursor,
+    },
+    Step,
+}
+
+/// One that has no answer yet.
+struct Asked {
+    question: Ahead,
+    at: Instant,
+    bytes: usize,
+}
+
+/// A part of putting a snapshot.
+struct Step {
+    question: Ahead,
+    command: Cmd,
+    bytes: usize,
+    /// It is asked once all before it were answered.
+    waits: bool,
 }
 
 /// A script, and what it is called by.
@@ -92,6 +111,7 @@ impl Link {
             connection,
             fleet: access.fleet.clone(),
             asked: VecDeque::new(),
+            steps: VecDeque::new(),
             hello: Vec::new(),
         })
     }
@@ -113,9 +133,13 @@ impl Link {
 
     /// Asks ahead. Whoever is told that the engine does not know the script begins anew: then it
     /// does.
-    fn run_ahead(&mut self, question: Ahead, script: &Script) -> Result<(), Fault> {
-        let asked = self.connection.ask(&script.command());
-        self.asked.push_back((question, asked.map_err(fault)?));
+    fn ask_ahead(&mut self, question: Ahead, command: &Cmd) -> Result<(), Fault> {
+        let (at, bytes) = self.connection.ask(command).map_err(fault)?;
+        self.asked.push_back(Asked {
+            question,
+            at,
+            bytes,
+        });
         Ok(())
     }
 
@@ -199,14 +223,22 @@ impl Engine for Link {
                 self.hello.clone(),
             ],
         };
-        self.run_ahead(Ahead::Append { seq }, &script)
+        self.ask_ahead(Ahead::Append { seq }, &script.command())
     }
 
     fn answer(&mut self, wait: Duration) -> Result<Option<Answer>, Fault> {
-        let Some((question, asked)) = self.asked.front() else {
+        let Some(Asked { question, at, .. }) = self.asked.front() else {
             return Ok(None);
         };
-        let came = self.connection.answer(*asked, wait).map_err(fault)?;
+        let came = match self.connection.answer(*at, wait) {
+            // What somebody else put there is replaced.
+            Err(error)
+                if matches!(question, Ahead::Pointer { .. }) && is_of_another_type(&error) =>
+            {
+                Some((Value::Nil, Duration::ZERO))
+            }
+            came => came.map_err(fault)?,
+        };
         let Some((answer, round_trip)) = came else {
             return Ok(None);
         };
@@ -219,6 +251,11 @@ impl Engine for Link {
                 alive: alive(answer)?,
                 round_trip,
             },
+            Ahead::Pointer { upto } => {
+                self.clear_before(&answer, upto);
+                Answer::Stored
+            }
+            Ahead::Step => Answer::Stored,
         };
         self.asked.pop_front();
         Ok(Some(answer))
@@ -257,80 +294,20 @@ impl Engine for Link {
         array(entries)?.into_iter().map(logged).collect()
     }
 
-    fn snapshot_get(&mut self) -> Result<Option<Snapshot>, Fault> {
-        let Some((id, count, upto)) = self.pointer()? else {
-            return Ok(None);
-        };
-        let (mut chunks, mut bytes) = (Vec::new(), 0);
-        for place in 0..count {
-            let key = self.key(&format!("snap:{id}:{place}"));
-            // It may go while it is read: without it the log has the rest.
-            let Value::BulkString(chunk) = self.ask(redis::cmd("GET").arg(key))? else {
-                return Ok(None);
-            };
-            bytes += chunk.len();
-            if bytes > MAX_SNAPSHOT {
-                return Err(Fault(
-                    "the snapshot there is larger than 512 MiB".to_owned(),
-                ));
-            }
-            chunks.push(chunk);
-        }
-        Ok(Some((upto, chunks)))
+    fn snapshot(&mut self) -> Result<Option<SnapshotAt>, Fault> {
+        self.pointer()
     }
 
-    fn snapshot_put(&mut self, upto: Cursor, chunks: &[Vec<u8>]) -> Result<(), Fault> {
-        let before = self.pointer()?;
-        let id = upto.to_string();
-        for (place, chunk) in chunks.iter().take(MAX_CHUNKS).enumerate() {
-            let key = self.key(&format!("snap:{id}:{place}"));
-            self.ask(
-                redis::cmd("SET")
-                    .arg(key)
-                    .arg(chunk)
-                    .arg("EX")
-                    .arg(SNAPSHOT_SECONDS),
-            )?;
-        }
-        let pointer = format!("{id} {}", chunks.len().min(MAX_CHUNKS));
-        let key = self.key("snap");
-        self.ask(
-            redis::cmd("SET")
-                .arg(key)
-                .arg(pointer)
-                .arg("EX")
-                .arg(SNAPSHOT_SECONDS),
-        )?;
-        let Some((old, count, old_upto)) = before.filter(|(old, ..)| *old != id) else {
-            return Ok(());
-        };
-        // What lies before the last snapshot but one goes: who reads it now can end.
-        let meta = self.key("meta");
-        self.ask(
-            redis::cmd("HSET")
-                .arg(meta)
-                .arg("trimmed")
-                .arg(old_upto.to_string()),
-        )?;
-        let log = self.key("log");
-        self.ask(
-            redis::cmd("XTRIM")
-                .arg(&log)
-                .arg("MINID")
-                .arg("~")
-                .arg(old_upto.to_string()),
-        )?;
-        self.ask(
-            redis::cmd("XTRIM")
-                .arg(&log)
-                .arg("MAXLEN")
-                .arg("~")
-                .arg(MAX_LOG),
-        )?;
-        for place in 0..count {
-            let key = self.key(&format!("snap:{old}:{place}"));
-            self.ask(redis::cmd("DEL").arg(key))?;
-        }
+    fn snapshot_chunks(
+        &mut self,
+        at: SnapshotAt,
+        from: usize,
+    ) -> Result<Option<Vec<Vec<u8>>>, Fault> {
+        self.chunks(at, from)
+    }
+
+    fn snapshot_put(&mut self, upto: Cursor, chunks: Vec<Vec<u8>>) -> Result<(), Fault> {
+        self.put(upto, chunks);
         Ok(())
     }
 
@@ -350,7 +327,7 @@ impl Engine for Link {
                 MAX_INSTANCES.to_string().into(),
             ],
         };
-        self.run_ahead(Ahead::Beat, &script)
+        self.ask_ahead(Ahead::Beat, &script.command())
     }
 
     fn leave(&mut self, me: &Origin) -> Result<(), Fault> {
@@ -358,21 +335,6 @@ impl Engine for Link {
         self.ask(redis::cmd("ZREM").arg(alive).arg(me.as_str()))?;
         self.ask(redis::cmd("HDEL").arg(beats).arg(me.as_str()))
             .map(drop)
-    }
-}
-
-impl Link {
-    /// The snapshot: its id, how many chunks it has, and up to where it holds the log.
-    fn pointer(&mut self) -> Result<Option<(String, usize, Cursor)>, Fault> {
-        let key = self.key("snap");
-        let pointer = match self.ask(redis::cmd("GET").arg(key))? {
-            Value::Nil => return Ok(None),
-            pointer => text(&pointer)?,
-        };
-        let (id, count) = pointer.split_once(' ').ok_or_else(strange)?;
-        let count = count.parse().ok().filter(|count| *count <= MAX_CHUNKS);
-        let (count, upto) = count.zip(id.parse().ok()).ok_or_else(strange)?;
-        Ok(Some((id.to_owned(), count, upto)))
     }
 }
 
@@ -400,6 +362,10 @@ fn alive(answer: Value) -> Result<Alive, Fault> {
 /// The name of a key. What is in braces decides which node of a cluster has it: one has them all.
 fn key(fleet: &str, name: &str) -> String {
     format!("weir:{{{fleet}}}:{name}")
+}
+
+fn is_of_another_type(error: &RedisError) -> bool {
+    error.code() == Some("WRONGTYPE")
 }
 
 fn strange() -> Fault {

@@ -122,11 +122,11 @@ impl Wire {
         self.patience = TIMEOUT + wait;
     }
 
-    /// Asks, and waits for no answer. Returns the moment.
-    pub(super) fn ask(&mut self, question: &Cmd) -> RedisResult<Instant> {
-        let asked = now();
-        self.begin(&question.get_packed_command())?;
-        Ok(asked)
+    /// Asks, and waits for no answer. Returns the moment, and how many bytes that took.
+    pub(super) fn ask(&mut self, question: &Cmd) -> RedisResult<(Instant, usize)> {
+        let (asked, question) = (now(), question.get_packed_command());
+        self.begin(&question)?;
+        Ok((asked, question.len()))
     }
 
     /// The answer to what was asked in that moment, and how long it took; none where it does not

@@ -333,13 +333,21 @@ impl Instance {
                 .welcome(engine.hello(&me, self.core.cursor(), found)?);
         }
         if self.core.wants_snapshot()
-            && let Some((upto, chunks)) = engine.snapshot_get()?
+            && let Some(at) = engine.snapshot()?
         {
-            for chunk in chunks {
-                let effects = self.core.take(event::read(&chunk), now);
-                self.obey(effects, now);
+            let mut place = 0;
+            while place < at.count
+                && let Some(chunks) = engine.snapshot_chunks(at, place)?
+            {
+                place += chunks.len();
+                for chunk in chunks {
+                    let effects = self.core.take(event::read(&chunk), now);
+                    self.obey(effects, now);
+                }
             }
-            self.core.has_read_snapshot(upto);
+            if place == at.count {
+                self.core.has_read_snapshot(at.upto);
+            }
         }
         let read = engine.read_after(self.core.cursor(), READ, Duration::ZERO)?;
         let count = read.len();
@@ -368,7 +376,7 @@ impl Instance {
     pub(super) fn put_snapshot(&mut self, engine: &mut impl Engine) {
         if let Some(chunks) = self.core.snapshot() {
             let upto: Cursor = self.core.cursor();
-            let _ = engine.snapshot_put(upto, &chunks);
+            let _ = engine.snapshot_put(upto, chunks);
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use super::random::Random;
-use crate::fleet::engine::{Answer, Cursor, Engine, Fault, Logged, Snapshot, Welcome};
+use crate::fleet::engine::{Answer, Cursor, Engine, Fault, Logged, SnapshotAt, Welcome};
 use crate::fleet::stamp::Origin;
 
 /// What the engine holds.
@@ -19,7 +19,7 @@ pub(super) struct Store {
     late: VecDeque<(u128, Logged)>,
     /// Nothing at or before this place is in the log any more.
     trimmed: Cursor,
-    snapshot: Option<Snapshot>,
+    snapshot: Option<(Cursor, Vec<Vec<u8>>)>,
     next: u64,
 }
 
@@ -150,13 +150,29 @@ impl Engine for Model<'_> {
         })
     }
 
-    fn snapshot_get(&mut self) -> Result<Option<Snapshot>, Fault> {
-        self.call(|store, _| store.snapshot.clone())
+    fn snapshot(&mut self) -> Result<Option<SnapshotAt>, Fault> {
+        self.call(|store, _| {
+            let (upto, chunks) = store.snapshot.as_ref()?;
+            let (upto, count) = (*upto, chunks.len());
+            Some(SnapshotAt { upto, count })
+        })
     }
 
-    fn snapshot_put(&mut self, upto: Cursor, chunks: &[Vec<u8>]) -> Result<(), Fault> {
+    /// One at once.
+    fn snapshot_chunks(
+        &mut self,
+        at: SnapshotAt,
+        from: usize,
+    ) -> Result<Option<Vec<Vec<u8>>>, Fault> {
         self.call(|store, _| {
-            if let Some((before, _)) = store.snapshot.replace((upto, chunks.to_vec())) {
+            let (_, chunks) = store.snapshot.as_ref().filter(|held| held.0 == at.upto)?;
+            Some(chunks.iter().skip(from).take(1).cloned().collect())
+        })
+    }
+
+    fn snapshot_put(&mut self, upto: Cursor, chunks: Vec<Vec<u8>>) -> Result<(), Fault> {
+        self.call(|store, _| {
+            if let Some((before, _)) = store.snapshot.replace((upto, chunks)) {
                 store.log.retain(|logged| logged.at > before);
                 store.trimmed = before;
             }

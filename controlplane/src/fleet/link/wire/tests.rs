@@ -126,7 +126,7 @@ fn answers_come_in_pieces() {
     });
     let mut wire = Wire::open(&access, &place).unwrap();
     wire.wait_longer(Duration::from_secs(60));
-    let asked = wire.ask(&redis::cmd("PING")).unwrap();
+    let (asked, _) = wire.ask(&redis::cmd("PING")).unwrap();
     let mut told = Vec::new();
     while told.len() < 4 {
         match wire.answer(asked, Duration::from_millis(5)) {

@@ -1,0 +1,159 @@
+//! The snapshot, over the link: in parts, so that no ban waits for all of it (FLEET-11).
+//!
+//! A chunk is as large as a batch. One round trip for each of some hundred chunks takes seconds
+//! where the engine is far; all of them at once are late for their second where the way is narrow.
+
+use redis::{Cmd, Value};
+
+use super::{Ahead, Link, Step, fault, is_of_another_type, strange, text};
+use crate::fleet::engine::{Cursor, Fault, SnapshotAt};
+
+/// The most chunks of a snapshot.
+const MAX_CHUNKS: usize = 16_384;
+/// Chunks that are read at once: their bytes are half of those of the first batches of the log.
+const READ_AT_ONCE: usize = 8;
+/// The next part is sent while so many bytes are under way with it, or nothing is: a ban waits
+/// behind one chunk at most.
+const MOST_BYTES_UNDER_WAY: usize = 64 * 1024;
+/// Chunks that are deleted by one command.
+const DELETED_AT_ONCE: usize = 256;
+/// A snapshot that nobody renews goes after a week.
+const SECONDS: u64 = 7 * 86_400;
+/// The log may grow to so many batches before it is cut whatever is in it.
+const MAX_LOG: u64 = 200_000;
+
+impl Link {
+    /// The snapshot that is there. What somebody else has put in its place is none.
+    pub(super) fn pointer(&mut self) -> Result<Option<SnapshotAt>, Fault> {
+        self.is_free()?;
+        let command = redis::cmd("GET").arg(self.key("snap")).to_owned();
+        match command.query(&mut self.connection) {
+            Ok(pointer) => Ok(read(&pointer)),
+            Err(error) if is_of_another_type(&error) => Ok(None),
+            Err(error) => Err(fault(error)),
+        }
+    }
+
+    /// Some chunks of a snapshot; none where one of them is not there any more.
+    pub(super) fn chunks(
+        &mut self,
+        at: SnapshotAt,
+        from: usize,
+    ) -> Result<Option<Vec<Vec<u8>>>, Fault> {
+        self.is_free()?;
+        let mut gets = redis::pipe();
+        for place in (from..at.count).take(READ_AT_ONCE) {
+            gets.cmd("GET").arg(self.chunk_key(at.upto, place));
+        }
+        let chunks: Vec<Value> = gets.query(&mut self.connection).map_err(fault)?;
+        let chunk = |chunk| match chunk {
+            Value::BulkString(chunk) => Ok(Some(chunk)),
+            Value::Nil => Ok(None),
+            _ => Err(strange()),
+        };
+        chunks.into_iter().map(chunk).collect()
+    }
+
+    /// Has a snapshot put by [`Link::go_on`]. While one is, another is not begun.
+    pub(super) fn put(&mut self, upto: Cursor, chunks: Vec<Vec<u8>>) {
+        if self.is_putting() {
+            return;
+        }
+        let get = redis::cmd("GET").arg(self.key("snap")).to_owned();
+        self.then(Ahead::Pointer { upto }, get, false);
+        let count = chunks.len().min(MAX_CHUNKS);
+        for (place, chunk) in chunks.into_iter().take(count).enumerate() {
+            self.then(
+                Ahead::Step,
+                set(&self.chunk_key(upto, place), &chunk),
+                false,
+            );
+        }
+        // It names what is there.
+        let pointer = format!("{upto} {count}");
+        let pointer = set(&self.key("snap"), pointer.as_bytes());
+        self.then(Ahead::Step, pointer, true);
+    }
+
+    /// This pointer was there before the snapshot up to this place: what lies before the last
+    /// snapshot but one goes, and who reads that one now can end.
+    pub(super) fn clear_before(&mut self, pointer: &Value, upto: Cursor) {
+        let Some(old) = read(pointer).filter(|old| old.upto != upto) else {
+            return;
+        };
+        let (log, old_upto) = (self.key("log"), old.upto.to_string());
+        let mut note = redis::cmd("HSET");
+        note.arg(self.key("meta")).arg("trimmed").arg(&old_upto);
+        // A log that was cut says so.
+        self.then(Ahead::Step, note, true);
+        let mut cut = redis::cmd("XTRIM");
+        cut.arg(&log).arg("MINID").arg("~").arg(old_upto);
+        self.then(Ahead::Step, cut, true);
+        let mut bound = redis::cmd("XTRIM");
+        bound.arg(log).arg("MAXLEN").arg("~").arg(MAX_LOG);
+        self.then(Ahead::Step, bound, false);
+        let keys: Vec<String> = (0..old.count)
+            .map(|place| self.chunk_key(old.upto, place))
+            .collect();
+        for keys in keys.chunks(DELETED_AT_ONCE) {
+            self.then(Ahead::Step, redis::cmd("DEL").arg(keys).to_owned(), false);
+        }
+    }
+
+    /// Whether a snapshot is being put.
+    pub fn is_putting(&self) -> bool {
+        !self.steps.is_empty() || self.has_steps_under_way()
+    }
+
+    /// Asks the next parts of a snapshot ahead, as far as they have room.
+    ///
+    /// # Errors
+    /// [`Fault`]
+    pub fn go_on(&mut self) -> Result<(), Fault> {
+        while let Some(step) = self.steps.front() {
+            let bytes: usize = self.asked.iter().map(|asked| asked.bytes).sum();
+            let is_full = bytes > 0 && bytes + step.bytes > MOST_BYTES_UNDER_WAY;
+            if is_full || (step.waits && self.has_steps_under_way()) {
+                break;
+            }
+            if let Some(step) = self.steps.pop_front() {
+                self.ask_ahead(step.question, &step.command)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn has_steps_under_way(&self) -> bool {
+        let is_step = |question: &Ahead| matches!(question, Ahead::Pointer { .. } | Ahead::Step);
+        self.asked.iter().any(|asked| is_step(&asked.question))
+    }
+
+    fn then(&mut self, question: Ahead, command: Cmd, waits: bool) {
+        let bytes = command.get_packed_command().len();
+        self.steps.push_back(Step {
+            question,
+            command,
+            bytes,
+            waits,
+        });
+    }
+
+    fn chunk_key(&self, upto: Cursor, place: usize) -> String {
+        self.key(&format!("snap:{upto}:{place}"))
+    }
+}
+
+fn set(key: &str, text: &[u8]) -> Cmd {
+    let mut command = redis::cmd("SET");
+    command.arg(key).arg(text).arg("EX").arg(SECONDS);
+    command
+}
+
+/// What a pointer says.
+fn read(pointer: &Value) -> Option<SnapshotAt> {
+    let pointer = text(pointer).ok()?;
+    let (upto, count) = pointer.split_once(' ')?;
+    let count = count.parse().ok().filter(|count| *count <= MAX_CHUNKS)?;
+    let upto = upto.parse().ok()?;
+    Some(SnapshotAt { upto, count })
+}
