@@ -6,6 +6,7 @@ mod clusters;
 mod counts;
 mod edits;
 mod engines;
+mod liars;
 mod lists;
 mod reloads;
 mod restarts;

@@ -1,5 +1,6 @@
 //! A thread that speaks with the engine over one connection after the other (FLEET-2): after a
-//! fault it opens another, after a pause that doubles, each with full jitter.
+//! fault it opens another, after a pause that doubles, each with full jitter. The pauses begin anew
+//! once a connection has lasted: an engine may answer first, and refuse what follows.
 
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
@@ -12,6 +13,8 @@ use super::seal::random;
 /// The shortest pause, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// A connection over which the engine answers for so long has lasted.
+const LASTED: Duration = Duration::from_secs(2);
 
 /// Why nothing more is asked over a connection.
 pub(super) enum Ended {
@@ -51,11 +54,11 @@ pub(super) trait Speaker {
     /// What an order says of the whole thread.
     fn word(order: &Self::Order) -> Word;
 
-    /// Opens a connection, and speaks over it until that ends. `answers` is to be called once the
-    /// engine has answered.
+    /// Opens a connection, and speaks over it until that ends. `answers` is to be called with each
+    /// answer of the engine.
     fn speak(&mut self, answers: &mut dyn FnMut()) -> Result<Infallible, Ended>;
 
-    /// The connection has ended by a fault; `is_first` where the one before had answered.
+    /// The connection has ended by a fault; `is_first` where it, or the one before, had lasted.
     ///
     /// # Errors
     /// Nobody is there to be told.
@@ -65,11 +68,46 @@ pub(super) trait Speaker {
     fn rests(&mut self, _: bool) {}
 }
 
+/// The pauses between connections.
+struct Pauses {
+    next: Duration,
+    /// No connection has ended since one has lasted.
+    is_first: bool,
+}
+
+impl Default for Pauses {
+    fn default() -> Self {
+        Self {
+            next: FIRST_PAUSE,
+            is_first: true,
+        }
+    }
+}
+
+impl Pauses {
+    /// The engine has answered over a connection that was begun so long ago.
+    fn answered(&mut self, age: Duration) {
+        if age >= LASTED {
+            *self = Self::default();
+        }
+    }
+
+    /// A connection has ended by a fault. Returns whether it is the first, and the longest pause
+    /// before the next.
+    fn failed(&mut self) -> (bool, Duration) {
+        let failed = (self.is_first, self.next);
+        self.is_first = false;
+        self.next = (self.next * 2).min(LONGEST_PAUSE);
+        failed
+    }
+}
+
 /// Speaks until nobody orders any more.
 pub(super) fn run(mut speaker: impl Speaker) {
-    let (mut pause, mut is_first) = (FIRST_PAUSE, true);
+    let mut pauses = Pauses::default();
     loop {
-        let spoken = speaker.speak(&mut || (pause, is_first) = (FIRST_PAUSE, true));
+        let begun = now();
+        let spoken = speaker.speak(&mut || pauses.answered(now() - begun));
         let ended = match spoken {
             Ok(never) => match never {},
             Err(ended) => ended,
@@ -77,15 +115,13 @@ pub(super) fn run(mut speaker: impl Speaker) {
         let goes_on = match ended {
             Ended::Stop => false,
             Ended::Rest => {
-                pause = FIRST_PAUSE;
+                pauses = Pauses::default();
                 rest(&mut speaker)
             }
             Ended::Fault(fault) => {
+                let (is_first, pause) = pauses.failed();
                 let is_told = speaker.failed(fault, is_first).is_ok();
-                is_first = false;
-                let length = jittered(pause);
-                pause = (pause * 2).min(LONGEST_PAUSE);
-                is_told && wait(&mut speaker, length)
+                is_told && wait(&mut speaker, jittered(pause))
             }
         };
         if !goes_on {
@@ -114,12 +150,8 @@ fn word<S: Speaker>(_: &S, order: &S::Order) -> Word {
 
 /// What is ordered meanwhile is of the connection that has ended. False where nobody orders any
 /// more.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a pause between connections: no test turns its clock"
-)]
 fn wait(speaker: &mut impl Speaker, length: Duration) -> bool {
-    let until = Instant::now() + length;
+    let until = now() + length;
     loop {
         let ordered = speaker.orders().recv_deadline(until);
         match ordered.map(|order| word(speaker, &order)) {
@@ -131,8 +163,39 @@ fn wait(speaker: &mut impl Speaker, length: Duration) -> bool {
     }
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a pause between connections: no test turns its clock"
+)]
+fn now() -> Instant {
+    Instant::now()
+}
+
 /// Some part of a pause, so that instances do not come back all at once.
 fn jittered(pause: Duration) -> Duration {
     let part = random().unwrap_or(u128::MAX) % 1000 + 1;
     pause / 1000 * u32::try_from(part).unwrap_or(1000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// FLEET-2: the pauses double from 100 ms to 5 s while connections end, although each was
+    /// answered at first; they begin anew once one has lasted.
+    #[test]
+    fn pauses_grow_while_no_connection_lasts() {
+        let mut pauses = Pauses::default();
+        let failed: Vec<_> = (0..8)
+            .map(|_| {
+                pauses.answered(Duration::from_millis(1_999));
+                let (is_first, pause) = pauses.failed();
+                (is_first, pause.as_millis())
+            })
+            .collect();
+        let told = [100, 200, 400, 800, 1600, 3200, 5000, 5000].map(|ms| (ms == 100, ms));
+        assert_eq!(failed, told);
+        pauses.answered(Duration::from_secs(2));
+        assert_eq!(pauses.failed(), (true, FIRST_PAUSE));
+    }
 }

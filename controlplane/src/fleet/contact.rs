@@ -1,18 +1,51 @@
-//! What an answer of the engine says beside what it was asked for: that it is there, and its time.
+//! What an answer of the engine says beside what it was asked for: that it does its work, and its
+//! time.
 
 use weir_shared::clock::Now;
 
 use super::part::Fleet;
+use super::standing::Work;
+use super::words::Said;
 
 /// How exactly fleet.json says when the engine last answered.
 const CONTACT_MS: u64 = 3_600_000;
 
 impl Fleet {
-    /// The engine has answered. fleet.json says so to the hour.
+    /// What the engine has done of its work by this answer. Batches that were sent before a beat
+    /// are answered before it, so that none under way then says that none is refused.
+    pub(super) fn note_work(&mut self, said: &Said, now: Now) {
+        let reading = self.reading;
+        let is_read = |of: u64| (of == reading).then_some(Work::Read);
+        let done = match said {
+            Said::Chunk { reading, .. }
+            | Said::SnapshotRead { reading, .. }
+            | Said::Read { reading, .. }
+            | Said::AtEnd { reading } => [is_read(*reading), None],
+            Said::Appended { seq, last } => [(seq == last).then_some(Work::Append), None],
+            Said::Beaten { .. } => {
+                let takes_all = !self.core.is_under_way();
+                [Some(Work::Beat), takes_all.then_some(Work::Append)]
+            }
+            Said::Open
+            | Said::Welcome { .. }
+            | Said::Claimed { .. }
+            | Said::Policy(_)
+            | Said::Away(_) => return,
+        };
+        for work in done.into_iter().flatten() {
+            // The others are asked for anew.
+            self.hurries |= self.standing.has_done(work, now);
+        }
+    }
+
+    /// The engine has answered, and does its work. fleet.json says so to the hour.
     pub(super) fn note_contact(&mut self, time_ms: u64) {
+        if !self.standing.works() {
+            return;
+        }
         self.core.note_contact(time_ms);
         let contact_ms = self.core.contact_ms().unwrap_or_default();
-        if contact_ms.saturating_sub(self.kept_contact_ms) >= CONTACT_MS {
+        if is_news(contact_ms, self.kept_contact_ms) {
             self.kept_contact_ms = contact_ms;
             self.core.note_change();
         }
@@ -36,6 +69,30 @@ impl Fleet {
         self.clocks.note(self.clock_ms);
         if let Some(sharing) = &self.sharing {
             sharing.note_clock(self.clock_ms);
+        }
+    }
+}
+
+/// Whether fleet.json is to say anew when the engine last answered.
+fn is_news(contact_ms: u64, kept_ms: u64) -> bool {
+    contact_ms.saturating_sub(kept_ms) >= CONTACT_MS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// FLEET-17: fleet.json says to the hour when the engine last answered.
+    #[test]
+    fn a_contact_is_kept_to_the_hour() {
+        const HOUR: u64 = 60 * 60 * 1000;
+        let kept_ms = 1_795_276_800_000;
+        for (contact_ms, news) in [
+            (kept_ms + HOUR - 1, false),
+            (kept_ms + HOUR, true),
+            (kept_ms - HOUR, false),
+        ] {
+            assert_eq!(is_news(contact_ms, kept_ms), news, "{contact_ms}");
         }
     }
 }

@@ -195,7 +195,7 @@ impl Counting {
             {
                 self.look_at(changed, waiting);
             }
-            self.turn(&mut link, waiting)?;
+            self.turn(&mut link, waiting, answers)?;
         }
     }
 
@@ -220,7 +220,12 @@ impl Counting {
     }
 
     /// Sends what is due now: what is urgent at once, all else once in an interval.
-    fn turn(&self, link: &mut Link, waiting: &mut Waiting) -> Result<(), Ended> {
+    fn turn(
+        &self,
+        link: &mut Link,
+        waiting: &mut Waiting,
+        answers: &mut dyn FnMut(),
+    ) -> Result<(), Ended> {
         let now_ns = self.now_ns();
         waiting.fill(self.rate, now_ns);
         let ticks = now_ns.saturating_sub(waiting.ticked_ns) >= nanos(self.interval);
@@ -243,6 +248,7 @@ impl Counting {
                 break;
             }
             self.send_reports(link, waiting, reports)?;
+            answers();
         }
         if ticks {
             let held = waiting.clients.len() as u64;

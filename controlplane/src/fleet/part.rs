@@ -139,7 +139,10 @@ impl Fleet {
         let mut effects = Vec::new();
         for _ in 0..MOST_HEARD {
             match self.inbox.try_recv() {
-                Ok(said) => effects.extend(self.take(said, now)),
+                Ok(said) => {
+                    self.note_work(&said, now);
+                    effects.extend(self.take(said, now));
+                }
                 Err(TryRecvError::Empty) => break,
                 // A channel whose other end is gone is always ready.
                 Err(TryRecvError::Disconnected) => {
@@ -170,7 +173,7 @@ impl Fleet {
                 round_trip_ns,
             } => {
                 self.note_clock(welcome.time_ms, round_trip_ns, now);
-                self.standing.open(now);
+                self.standing.open();
                 self.is_beating = false;
                 self.last_beat_ns = 0;
                 self.core.welcome(welcome);

@@ -176,6 +176,16 @@ impl From<Fault> for Ended {
     }
 }
 
+/// The next place in the log: an engine that gives one again would have it read without an end.
+fn forward(cursor: Cursor, next: Cursor) -> Result<Cursor, Fault> {
+    let backward = || {
+        Fault(format!(
+            "the engine gives {next} of its log behind {cursor}"
+        ))
+    };
+    (next > cursor).then_some(next).ok_or_else(backward)
+}
+
 impl Thread {
     fn run(self) {
         // The control loop counts from 1.
@@ -223,7 +233,7 @@ impl Thread {
             self.shared.note_contact();
             let count = batches.len();
             for batch in batches {
-                cursor = batch.at;
+                cursor = forward(cursor, batch.at)?;
                 is_end_told = false;
                 let origin = batch.origin.as_str();
                 let events = self.open(Kind::Log, origin, batch.seq, &batch.sealed);
@@ -301,5 +311,26 @@ impl Thread {
     /// Waits while the loop has much to do.
     fn say(&self, said: Said) -> Result<(), Ended> {
         self.shared.said.send(said).map_err(|_| Ended::Stop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// FLEET-24: a log is read forward alone, whatever the engine gives.
+    #[test]
+    fn a_log_is_read_forward() {
+        let at = |ms, count| Cursor { ms, count };
+        for (next, is_forward) in [
+            (at(7, 3), true),
+            (at(8, 0), true),
+            (at(7, 2), false),
+            (at(7, 1), false),
+            (at(6, 9), false),
+        ] {
+            let read = forward(at(7, 2), next).ok();
+            assert_eq!(read, is_forward.then_some(next), "{next}");
+        }
     }
 }

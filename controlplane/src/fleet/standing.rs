@@ -1,28 +1,41 @@
-//! How it stands with the engine: whether it answers, and since when it does not (FLEET-2).
+//! How it stands with the engine: whether it answers and does its work, and since when it does not
+//! (FLEET-2).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use weir_shared::clock::Now;
 
-/// Who was not answered for so long is alone.
+/// Whoever was not answered, or was refused, for so long is alone.
 const ALONE_NS: u64 = 3_000_000_000;
 /// And for so long: an alert.
 const ALERT_NS: u64 = 30_000_000_000;
 
-/// Whether a link is open.
-enum Link {
-    /// Since when it is not, and why.
-    Away {
-        since_ns: u64,
-        why: String,
-    },
-    Open,
+/// Since when the engine does not do its work, and why.
+struct Trouble {
+    since_ns: u64,
+    why: String,
+}
+
+/// What an engine does. One that says hello may refuse any of it: it is full, or its rules are
+/// too narrow.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Work {
+    /// It gives the log.
+    Read,
+    /// It takes batches.
+    Append,
+    /// It takes beats.
+    Beat,
 }
 
 /// How it stands.
 pub(super) struct Standing {
-    link: Link,
+    is_open: bool,
+    /// What it has done over the link that is open.
+    done: [bool; 3],
+    /// None while it does all of its work.
+    trouble: Option<Trouble>,
     /// When the engine has answered last, on the monotonic clock; the thread of the link says so.
     contact_ns: Arc<AtomicU64>,
     alone_told: bool,
@@ -33,10 +46,12 @@ impl Standing {
     /// Nothing was asked yet.
     pub(super) fn new(contact_ns: Arc<AtomicU64>, now: Now) -> Self {
         Self {
-            link: Link::Away {
+            is_open: false,
+            done: [false; 3],
+            trouble: Some(Trouble {
                 since_ns: now.mono_ns,
                 why: "it was not asked yet".to_owned(),
-            },
+            }),
             contact_ns,
             alone_told: false,
             alert_raised: false,
@@ -45,29 +60,51 @@ impl Standing {
 
     /// Whether a link is open.
     pub(super) fn is_open(&self) -> bool {
-        matches!(self.link, Link::Open)
+        self.is_open
     }
 
-    /// The engine has answered over a new link.
-    pub(super) fn open(&mut self, now: Now) {
-        if let Link::Away { since_ns, .. } = self.link
-            && self.alone_told
+    /// The engine has answered over a new link. What it does of its work is not known yet.
+    pub(super) fn open(&mut self) {
+        self.is_open = true;
+        self.done = [false; 3];
+    }
+
+    /// It has done this over the link that is open. Returns whether that ends a trouble.
+    pub(super) fn has_done(&mut self, work: Work, now: Now) -> bool {
+        for (done, of) in self
+            .done
+            .iter_mut()
+            .zip([Work::Read, Work::Append, Work::Beat])
         {
+            *done |= of == work;
+        }
+        if self.done.contains(&false) {
+            return false;
+        }
+        let Some(Trouble { since_ns, .. }) = self.trouble.take() else {
+            return false;
+        };
+        if std::mem::take(&mut self.alone_told) {
             let seconds = now.mono_ns.saturating_sub(since_ns) / 1_000_000_000;
             tracing::info!("the engine of the fleet answers again, after {seconds} s");
         }
-        self.link = Link::Open;
-        self.alone_told = false;
         self.alert_raised = false;
+        true
+    }
+
+    /// Whether the engine does its work.
+    pub(super) fn works(&self) -> bool {
+        self.is_open && self.trouble.is_none()
     }
 
     /// The link has ended, or could not be opened.
     pub(super) fn close(&mut self, why: String, now: Now) {
-        match &mut self.link {
-            Link::Away { why: known, .. } => *known = why,
-            Link::Open => {
+        self.is_open = false;
+        match &mut self.trouble {
+            Some(trouble) => trouble.why = why,
+            None => {
                 let since_ns = self.contact_ns().min(now.mono_ns);
-                self.link = Link::Away { since_ns, why };
+                self.trouble = Some(Trouble { since_ns, why });
             }
         }
     }
@@ -77,11 +114,11 @@ impl Standing {
         self.contact_ns.load(Ordering::Relaxed)
     }
 
-    /// How long no engine has answered, where that is a while, and why.
+    /// How long no engine has done its work, where that is a while, and why.
     pub(super) fn alone(&self, now: Now) -> Option<(u64, &str)> {
-        let (since_ns, why) = match &self.link {
-            Link::Away { since_ns, why } => (*since_ns, why.as_str()),
-            Link::Open => (self.contact_ns(), "it does not answer"),
+        let (since_ns, why) = match &self.trouble {
+            Some(trouble) => (trouble.since_ns, trouble.why.as_str()),
+            None => (self.contact_ns(), "it does not answer"),
         };
         let alone_ns = now.mono_ns.saturating_sub(since_ns);
         (alone_ns >= ALONE_NS).then_some((alone_ns, why))
@@ -105,5 +142,79 @@ impl Standing {
         Some(format!(
             "the engine of the fleet has not answered for 30 s: {why}"
         ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn at(mono_ns: u64) -> Now {
+        Now {
+            mono_ns,
+            wall_ms: 0,
+        }
+    }
+
+    fn standing() -> (Standing, Arc<AtomicU64>) {
+        let contact_ns = Arc::new(AtomicU64::new(0));
+        (Standing::new(Arc::clone(&contact_ns), at(0)), contact_ns)
+    }
+
+    fn does_all(standing: &mut Standing, now: Now) -> bool {
+        [Work::Read, Work::Append, Work::Beat]
+            .map(|work| standing.has_done(work, now))
+            .contains(&true)
+    }
+
+    /// FLEET-2: without an answer the instance is alone after 3 s, and that is an alert after 30 s,
+    /// once; it is told anew when the engine has answered meanwhile.
+    #[test]
+    fn alone_after_3_s_and_an_alert_after_30_s() {
+        let (mut standing, contact_ns) = standing();
+        standing.open();
+        assert!(does_all(&mut standing, at(SECOND)));
+        for begun in [SECOND, 100 * SECOND] {
+            contact_ns.store(begun, Ordering::Relaxed);
+            let alone = |standing: &Standing, ns| standing.alone(at(begun + ns)).is_some();
+            assert!(!alone(&standing, 3 * SECOND - 1));
+            assert!(alone(&standing, 3 * SECOND));
+            let tell = |standing: &mut Standing, ns| standing.tell("", at(begun + ns));
+            assert_eq!(tell(&mut standing, 30 * SECOND - 1), None);
+            let told = tell(&mut standing, 30 * SECOND).unwrap();
+            assert!(told.contains("it does not answer"), "{told}");
+            standing.close("no answer within 1 s".to_owned(), at(begun + 31 * SECOND));
+            assert_eq!(tell(&mut standing, 90 * SECOND), None);
+            standing.open();
+            assert!(does_all(&mut standing, at(begun + 91 * SECOND)));
+        }
+    }
+
+    /// FLEET-2: an engine that answers first and refuses what follows, each time anew, is as one
+    /// that does not answer: the time goes on, and the alert has the reason.
+    #[test]
+    fn an_engine_that_refuses_its_work_is_none() {
+        for refused in [Work::Read, Work::Append, Work::Beat] {
+            let (mut standing, contact_ns) = standing();
+            let mut told = Vec::new();
+            for now in (1..=32).map(|seconds| at(seconds * SECOND)) {
+                contact_ns.store(now.mono_ns, Ordering::Relaxed);
+                standing.open();
+                for work in [Work::Read, Work::Append, Work::Beat] {
+                    assert!(work == refused || !standing.has_done(work, now));
+                }
+                assert!(!standing.works());
+                told.extend(standing.tell("", now));
+                standing.close("no permission".to_owned(), now);
+                assert_eq!(standing.alone(now).is_some(), now.mono_ns >= 3 * SECOND);
+            }
+            assert_eq!(told.len(), 1);
+            assert!(told.iter().all(|told| told.contains("no permission")));
+            standing.open();
+            assert!(does_all(&mut standing, at(33 * SECOND)));
+            assert_eq!(standing.alone(at(33 * SECOND)), None);
+        }
     }
 }

@@ -94,9 +94,10 @@ impl Thread {
             round_trip_ns,
         })?;
         self.say(Said::Policy(link.policy()?))?;
-        answers();
         loop {
-            self.hear(&mut link, SOON)?;
+            if self.hear(&mut link, SOON)? {
+                answers();
+            }
             link.go_on()?;
             let wait = match link.is_asked() {
                 true => Duration::ZERO,
@@ -117,14 +118,16 @@ impl Thread {
         }
     }
 
-    /// Takes one answer, if one is to come and does within this time.
-    fn hear(&self, link: &mut Link, wait: Duration) -> Result<(), Ended> {
+    /// Takes one answer, if one is to come and does within this time. An engine that does not have
+    /// what it took is asked anew over another connection, after a pause (FLEET-24).
+    fn hear(&self, link: &mut Link, wait: Duration) -> Result<bool, Ended> {
         let Some(answer) = link.answer(wait)? else {
-            return Ok(());
+            return Ok(false);
         };
+        let has_lost = matches!(&answer, Answer::Appended { seq, last } if seq != last);
         self.shared.note_contact();
         self.say(match answer {
-            Answer::Stored => return Ok(()),
+            Answer::Stored => return Ok(true),
             Answer::Appended { seq, last } => Said::Appended { seq, last },
             Answer::Beaten { alive, round_trip } => Said::Beaten {
                 time_ms: alive.time_ms,
@@ -139,7 +142,11 @@ impl Thread {
                     })
                     .collect(),
             },
-        })
+        })?;
+        if has_lost {
+            return Err(Fault("the engine does not have what it has taken".to_owned()).into());
+        }
+        Ok(true)
     }
 
     /// Takes every answer that is to come.
