@@ -1,5 +1,6 @@
--- An instance shows that it lives. Those that have not for three days are forgotten. Answers the time in
--- milliseconds and, of each that is left, the latest first: origin, when, what it says.
+-- An instance shows that it lives. Those that have not for three days are forgotten, also those that have left
+-- and say nothing since. Answers the time in milliseconds and, of each that says something, the latest first:
+-- origin, when, what it says.
 -- KEYS: when, what, last numbers of the log, those of the counts. ARGV: origin, what it says, how many at most.
 local function of(key, kind)
   local held = redis.call('TYPE', key).ok

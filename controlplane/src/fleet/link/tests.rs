@@ -344,6 +344,50 @@ fn keys_of_another_type_are_put_right() {
     );
 }
 
+/// FLEET-6, FLEET-15, FLEET-28: one that has left is not named, and its numbers stay until it was
+/// silent for three days: a batch that it has sent over an earlier connection is not its first one
+/// again. Then the engine has nothing of it.
+#[test]
+#[ignore = "needs redis-server"]
+fn the_numbers_of_one_that_has_left_go_later() {
+    let server = Server::start(&[]);
+    let (me, other) = (origin("a"), origin("b"));
+    let (mut earlier, mut link) = (server.link(), server.link());
+    earlier.hello(&me, BEGINNING, 1).unwrap();
+    link.hello(&me, BEGINNING, 2).unwrap();
+    append(&mut link, &me, 1, b"one");
+    beat(&mut link, &me, b"alive");
+    let (q, oq) = (link.key("q"), link.key("oq"));
+    for key in [&q, &oq] {
+        let mut counts = redis::cmd("HSET");
+        link.ask(counts.arg(key).arg(me.as_str()).arg("7")).unwrap();
+    }
+    link.leave(&me).unwrap();
+    let members = |link: &mut Link| {
+        let alive = beat(link, &other, b"alive").members;
+        let names = alive.into_iter().map(|beat| beat.origin.name().to_owned());
+        names.collect::<Vec<_>>()
+    };
+    let mut others = server.link();
+    assert_eq!(members(&mut others), ["b"]);
+    earlier.append(&me, 1, b"late").unwrap();
+    assert!(earlier.answer(LONG).is_err());
+    assert_eq!(append(&mut link, &me, 1, b"one"), 1, "it was taken already");
+    let alive = link.key("alive");
+    let mut three_days = redis::cmd("ZADD");
+    three_days.arg(&alive).arg("XX").arg("INCR");
+    three_days.arg("-259200001").arg(me.as_str());
+    link.ask(&three_days).unwrap();
+    assert_eq!(members(&mut others), ["b"]);
+    for key in [&link.key("seq"), &q, &oq] {
+        let mut held = redis::cmd("HKEYS");
+        let held = link.ask(held.arg(key)).unwrap();
+        assert_eq!(held, Value::Array(Vec::new()), "{key}");
+    }
+    let mut live = redis::cmd("ZCARD");
+    assert_eq!(link.ask(live.arg(&alive)), Ok(Value::Int(1)));
+}
+
 /// FLEET-2: an engine that is refused, or hangs, is a fault within its time-out, in a sentence.
 #[test]
 #[ignore = "needs redis-server"]
