@@ -95,6 +95,40 @@ impl Beat {
 pub(super) mod tests {
     use super::*;
 
+    /// FLEET-24: a beat is read up to 128 settings, as many totals as an instance says, and texts
+    /// of 512 bytes each.
+    #[test]
+    fn a_beat_is_bounded() {
+        let read = |change: &dyn Fn(&mut Beat)| {
+            let mut said = beat(None);
+            change(&mut said);
+            let bytes = serde_json::to_vec(&said).unwrap();
+            Beat::read(&bytes).map(|read| assert_eq!(read, said))
+        };
+        let (fits, too_long) = ("x".repeat(512), "x".repeat(513));
+        let settings = |count: usize| {
+            let names = (0..count).map(|number| (number.to_string(), String::new()));
+            names.collect::<BTreeMap<_, _>>()
+        };
+        let totals = |count| vec![(String::new(), Sums::default()); count];
+        assert_eq!(read(&|beat| beat.settings = settings(128)), Ok(()));
+        assert_eq!(read(&|beat| beat.totals = totals(MOST_TOTALS)), Ok(()));
+        let refused = Err(Rejected::Size);
+        assert_eq!(read(&|beat| beat.settings = settings(129)), refused);
+        assert_eq!(read(&|beat| beat.totals = totals(MOST_TOTALS + 1)), refused);
+        for (text, expected) in [(&fits, Ok(())), (&too_long, refused)] {
+            let one = || BTreeMap::from([(text.clone(), String::new())]);
+            let value = || BTreeMap::from([(String::new(), text.clone())]);
+            let total = || vec![(text.clone(), Sums::default())];
+            assert_eq!(read(&|beat| beat.version.clone_from(text)), expected);
+            assert_eq!(read(&|beat| beat.cursor.clone_from(text)), expected);
+            assert_eq!(read(&|beat| beat.digest.clone_from(text)), expected);
+            assert_eq!(read(&|beat| beat.settings = one()), expected);
+            assert_eq!(read(&|beat| beat.settings = value()), expected);
+            assert_eq!(read(&|beat| beat.totals = total()), expected);
+        }
+    }
+
     /// What an instance says that has its name since then.
     pub(in crate::fleet) fn beat(named_ms: Option<u64>) -> Beat {
         Beat {
