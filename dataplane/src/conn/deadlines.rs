@@ -297,6 +297,8 @@ impl Deadlines {
     /// Something came from the application.
     pub fn got_upstream(&mut self) {
         self.upstream = NEVER;
+        // It may have come at the moment that it was too late: what follows has its own time.
+        self.upstream_late = false;
     }
 
     /// Whether the request waits for the application.
@@ -705,6 +707,20 @@ mod tests {
         assert_eq!(due, [10, 20, 30, 40]);
         deadlines.wrote(6 * SECOND, 1);
         assert!(!deadlines.is_retry_due(9 * SECOND));
+    }
+
+    /// CONN-10: an application whose answer is read at the moment that it is late has its whole time
+    /// for what follows.
+    #[test]
+    fn an_application_that_answered_is_not_late() {
+        let mut deadlines = Deadlines::new(TIMEOUTS, 0);
+        deadlines.begin_request();
+        deadlines.await_upstream(0, 20);
+        assert_eq!(deadlines.sweep(20), Some(Missed::Upstream));
+        deadlines.got_upstream();
+        deadlines.await_upstream(20, 20);
+        assert!(!deadlines.is_upstream_late());
+        passes_after(&mut deadlines, 39, Missed::Upstream);
     }
 
     /// CONN: what one request waited for is forgotten with it.
