@@ -1,6 +1,8 @@
 //! What connections may hold, and who gives way: places, memory, time.
 
 use std::net::SocketAddr;
+use std::sync::Mutex;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use serde_json::json;
@@ -482,6 +484,61 @@ fn a_head_that_begins_behind_another_is_timed() {
     assert_eq!(connection.response().status, 200);
     assert_eq!(connection.response().status, 408);
     assert!(connection.ends());
+}
+
+/// CONN-10: no time-out passes while the process stands still. What came meanwhile is read: the rest
+/// of a head, of a body, of an answer; the next request.
+#[test]
+fn a_process_that_stood_still_reads_before_it_judges() {
+    let (answers, has_answered) = channel();
+    let (goes_on, go) = channel::<()>();
+    let go = Mutex::new(go);
+    let application = Application::start(move |exchange| {
+        exchange.read_body();
+        if exchange.request.target == "/answer" {
+            exchange.send(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nha");
+            let _ = answers.send(());
+            let _ = go.lock().expect("no panic").recv();
+            exchange.send(b"lf");
+        } else {
+            exchange.answer(200, &[], b"");
+        }
+        After::KeepAlive
+    });
+    let settings = [
+        ("WAF_HEADER_TIMEOUT", "2s"),
+        ("WAF_BODY_TIMEOUT", "2s"),
+        ("WAF_UPSTREAM_TIMEOUT", "2s"),
+        ("WAF_KEEPALIVE_TIMEOUT", "2s"),
+    ];
+    let weir = Weir::start(&application, &settings);
+    let mut idle = Connection::open(weir.address());
+    assert_eq!(ask(&mut idle, "/idle").status, 200);
+    let begun = [
+        &b"GET /head HTTP/1.1\r\nHost: a\r\n"[..],
+        b"POST /body HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n",
+        b"GET /answer HTTP/1.1\r\nHost: a\r\n\r\n",
+    ];
+    let mut begun = begun.map(|bytes| {
+        let mut connection = Connection::open(weir.address());
+        connection.send(bytes);
+        connection.wait_until_read();
+        connection
+    });
+    has_answered.recv().expect("the beginning of an answer");
+    weir.signal("STOP");
+    // Longer than each of the time-outs.
+    std::thread::sleep(Duration::from_secs(3));
+    let [head, body, answer] = &mut begun;
+    head.send(b"\r\n");
+    body.send(b"ab");
+    goes_on.send(()).expect("it waits");
+    idle.send(&get("/idle", &[]));
+    weir.signal("CONT");
+    assert_eq!(head.response().status, 200);
+    assert_eq!(body.response().status, 200);
+    assert_eq!(answer.response().text(), "half");
+    assert_eq!(idle.response().status, 200);
 }
 
 /// CONN-6: the system asks both sides whether they are still there.

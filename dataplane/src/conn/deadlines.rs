@@ -330,6 +330,24 @@ impl Deadlines {
         self.body = self.body.min(end);
     }
 
+    /// The worker has stood still for so long, and nobody has read what came meanwhile: everything
+    /// that is waited for has its time as if that time had not been.
+    pub fn put_off(&mut self, by_ns: u64) {
+        for time in [
+            &mut self.phase_end,
+            &mut self.idle_since,
+            &mut self.write,
+            &mut self.retry,
+            &mut self.body,
+            &mut self.upstream,
+            &mut self.reading.since,
+            &mut self.sending.since,
+        ] {
+            // That of no time stays.
+            *time = time.saturating_add(by_ns);
+        }
+    }
+
     /// The deadline that was missed, if any. The application's is named once.
     pub fn sweep(&mut self, now_ns: u64) -> Option<Missed> {
         // While the end of a response waits to be written, the connection is not idle yet.
@@ -709,8 +727,8 @@ mod tests {
         assert!(!deadlines.is_retry_due(9 * SECOND));
     }
 
-    /// CONN-10: an application whose answer is read at the moment that it is late has its whole time
-    /// for what follows.
+    /// CONN-10: an application whose answer is read at the moment that it is late has its whole
+    /// time for what follows.
     #[test]
     fn an_application_that_answered_is_not_late() {
         let mut deadlines = Deadlines::new(TIMEOUTS, 0);
@@ -721,6 +739,49 @@ mod tests {
         deadlines.await_upstream(20, 20);
         assert!(!deadlines.is_upstream_late());
         passes_after(&mut deadlines, 39, Missed::Upstream);
+    }
+
+    /// CONN-10: whatever is waited for is waited for as if the time had not been that the worker
+    /// stood still.
+    #[test]
+    fn time_in_which_the_worker_stood_still_does_not_count() {
+        type Begin = fn(&mut Deadlines);
+        let idle: Begin = |deadlines| deadlines.end_request(0);
+        let head: Begin = |deadlines| {
+            deadlines.end_request(0);
+            deadlines.client_sent(0);
+        };
+        let body: Begin = |deadlines| deadlines.await_body(0);
+        let write: Begin = |deadlines| deadlines.await_write(0);
+        let upstream: Begin = |deadlines| deadlines.await_upstream(0, 20);
+        for (begin, last, missed) in [
+            (idle, 74, Missed::Next),
+            (head, 9, Missed::Head),
+            (body, 29, Missed::Client),
+            (write, 39, Missed::Client),
+            (upstream, 19, Missed::Upstream),
+        ] {
+            let mut deadlines = Deadlines::new(TIMEOUTS, 0);
+            deadlines.begin_request();
+            begin(&mut deadlines);
+            deadlines.put_off(1_000);
+            passes_after(&mut deadlines, 1_000 + last, missed);
+        }
+        let min_rate = Some(500);
+        let mut paced = Deadlines::new(
+            Timeouts {
+                min_rate,
+                body_ns: NEVER,
+                ..TIMEOUTS
+            },
+            0,
+        );
+        paced.begin_request();
+        paced.await_body(0);
+        paced.await_write(0);
+        paced.has_no_room(0);
+        paced.put_off(2 * WINDOW_NS);
+        passes_after(&mut paced, 3 * WINDOW_NS - 1, Missed::TooSlow);
     }
 
     /// CONN: what one request waited for is forgotten with it.

@@ -215,6 +215,11 @@ impl Scanner {
         self.head_since
     }
 
+    /// So much of the time in which a head has been coming does not count.
+    pub fn put_off(&mut self, by_ns: u64) {
+        self.head_since = self.head_since.map(|since| since.saturating_add(by_ns));
+    }
+
     /// Heads that have come whole, each of a stream of its own.
     pub const fn heads(&self) -> u64 {
         self.heads

@@ -41,6 +41,14 @@ impl Http2Connections {
         });
     }
 
+    /// The worker has stood still for so long: as for the connections themselves.
+    pub fn put_off(&self, by_ns: u64) {
+        let streams = self.0.borrow();
+        for streams in streams.iter().filter_map(Weak::upgrade) {
+            streams.put_off(by_ns);
+        }
+    }
+
     /// One more.
     pub fn add(&self, streams: &Rc<Streams>) {
         self.0.borrow_mut().push(Rc::downgrade(streams));
@@ -237,6 +245,14 @@ impl Streams {
             |stream: &Rc<Stream>| !stream.has_task.get() && stream.downstream.ending().is_cut();
         if !open.is_empty() && open.iter().all(is_left) {
             self.connection.finish(Ending::TooSlow);
+        }
+    }
+
+    fn put_off(&self, by_ns: u64) {
+        self.scanner.borrow_mut().put_off(by_ns);
+        let open = self.open.borrow();
+        for stream in open.iter().filter_map(Weak::upgrade) {
+            stream.downstream.deadlines().put_off(by_ns);
         }
     }
 

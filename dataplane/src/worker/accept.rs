@@ -339,10 +339,20 @@ impl Acceptor {
     /// What is done on each beat.
     pub fn beat(&self) {
         let worker = self.current.worker();
-        worker.clock.tick();
+        if let Some(stood_ns) = worker.clock.tick() {
+            self.put_off(&worker, stood_ns);
+        }
         self.sweep(&worker);
         worker.pool.sweep();
         worker.events.flush(worker.clock.now());
+    }
+
+    /// Has each connection wait for so much longer (CONN-10).
+    fn put_off(&self, worker: &Worker, by_ns: u64) {
+        for connection in self.open.borrow().iter().filter_map(Weak::upgrade) {
+            connection.deadlines().put_off(by_ns);
+        }
+        worker.http2.put_off(by_ns);
     }
 
     fn sweep(&self, worker: &Worker) {

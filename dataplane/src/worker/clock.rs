@@ -27,7 +27,12 @@ pub struct CoarseClock {
     mono_ns: Cell<u64>,
     /// Both clocks on the last tick.
     read: Cell<Now>,
+    /// Before that, a worker that stands still is not noticed again.
+    notices_from_ns: Cell<u64>,
 }
+
+/// A worker whose next tick comes so late has stood still.
+const STOOD_STILL_NS: u64 = 1_000_000_000;
 
 impl CoarseClock {
     /// A clock that was just read.
@@ -37,14 +42,26 @@ impl CoarseClock {
             clock,
             mono_ns: Cell::new(now.mono_ns),
             read: Cell::new(now),
+            notices_from_ns: Cell::new(0),
         })
     }
 
-    /// Reads both clocks anew. Called on every tick of the worker.
-    pub fn tick(&self) {
+    /// Reads both clocks anew. Called on every tick of the worker. Where the worker has stood still
+    /// since the last one, says for how long: what its sockets have meanwhile, nobody has read.
+    ///
+    /// Behind that the worker runs for as long as it stood before the next time is noticed: a
+    /// worker that stood still again and again would keep its clients for ever.
+    pub fn tick(&self) -> Option<u64> {
         let now = self.clock.now();
         self.mono_ns.set(now.mono_ns);
-        self.read.set(now);
+        let before_ns = self.read.replace(now).mono_ns;
+        let stood_ns = now.mono_ns.saturating_sub(before_ns);
+        if stood_ns < STOOD_STILL_NS || before_ns < self.notices_from_ns.get() {
+            return None;
+        }
+        self.notices_from_ns
+            .set(now.mono_ns.saturating_add(stood_ns));
+        Some(stood_ns)
     }
 
     /// Now.
@@ -173,6 +190,29 @@ pub fn release_memory() {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// CONN-10: a tick that is late tells for how long the worker stood still; the next does only
+    /// once the worker has run for as long.
+    #[test]
+    fn a_worker_that_stood_still_notices_it() {
+        let (clock, manual) = Clock::manual(0);
+        let clock = CoarseClock::new(clock);
+        let after_ms = |milliseconds| {
+            manual.advance_ms(milliseconds);
+            clock.tick().map(|stood_ns| stood_ns / 1_000_000)
+        };
+        assert_eq!(after_ms(50), None);
+        assert_eq!(after_ms(999), None);
+        assert_eq!(after_ms(3_000), Some(3_000));
+        assert_eq!(after_ms(2_000), None);
+        assert_eq!(after_ms(900), None);
+        assert_eq!(after_ms(5_000), None);
+        assert_eq!(after_ms(1_000), Some(1_000));
+        for _ in 0..20 {
+            assert_eq!(after_ms(50), None);
+        }
+        assert_eq!(after_ms(60_000), Some(60_000));
+    }
 
     /// BAN-7: wherever within their milliseconds the two clocks were read, the wall clock carried
     /// forward is never ahead of the real one, and less than two milliseconds behind.
