@@ -486,6 +486,31 @@ fn a_head_that_begins_behind_another_is_timed() {
     assert!(connection.ends());
 }
 
+/// CONN-2, CONN-14: a connection that lingers is idle, whatever it was cut for: where every one
+/// lingers behind a 408, and all of their clients send on, another is taken.
+#[test]
+fn a_connection_that_lingers_gives_way() {
+    let application = Application::ok();
+    let settings = [
+        NO_PROXY,
+        ONE_WORKER,
+        ("WAF_HEADER_TIMEOUT", "1s"),
+        ("WAF_MAX_CONNECTIONS", "4"),
+    ];
+    let weir = Weir::start(&application, &settings);
+    let mut held = [1, 2, 3, 4].map(|last| {
+        let mut connection = Connection::open_from(weir.address(), &format!("127.0.{last}.1"));
+        connection.send(b"GET / HTTP/1.1\r\nHost: a\r\n");
+        connection
+    });
+    for connection in &mut held {
+        assert_eq!(connection.response().status, 408);
+        connection.send(b"x");
+    }
+    let mut other = Connection::open_from(weir.address(), "127.0.5.1");
+    assert_eq!(ask(&mut other, "/").status, 200);
+}
+
 /// CONN-10: no time-out passes while the process stands still. What came meanwhile is read: the rest
 /// of a head, of a body, of an answer; the next request.
 #[test]

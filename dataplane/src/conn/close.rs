@@ -30,6 +30,7 @@ const LINGER_NS: u64 = 30_000_000_000;
 /// A connection that lingers is idle: it gives way to others, and ends where it is told to.
 pub async fn linger(downstream: &Downstream) {
     downstream.shutdown_write();
+    downstream.begin_linger();
     let began = downstream.ending();
     let mut quiet = pin!(tokio::time::sleep(QUIET));
     let since_ns = downstream.mono_ns();
@@ -64,6 +65,15 @@ pub async fn linger(downstream: &Downstream) {
 }
 
 impl Downstream {
+    fn begin_linger(&self) {
+        {
+            let mut watch = self.watch.borrow_mut();
+            watch.lingers = true;
+            watch.deadlines.begin_linger(self.clock.mono_ns());
+        }
+        self.tell_whether_it_gives_way();
+    }
+
     /// Since when the connection may be closed for another, if it may.
     pub fn gives_way_since(&self) -> Option<u64> {
         self.watch.borrow().gives_way_since(self.clock.mono_ns())

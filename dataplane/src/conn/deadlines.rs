@@ -207,6 +207,15 @@ impl Deadlines {
         self.phase_end = now_ns.saturating_add(idle_ns);
     }
 
+    /// Nothing more is answered or read: the client is to end its side.
+    pub fn begin_linger(&mut self, now_ns: u64) {
+        self.write = NEVER;
+        self.retry = NEVER;
+        self.reading.reset();
+        self.sending.reset();
+        self.end_request(now_ns);
+    }
+
     /// The client sent something.
     pub fn client_sent(&mut self, now_ns: u64) {
         match self.phase {

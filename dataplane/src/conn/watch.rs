@@ -67,6 +67,8 @@ pub struct Watch {
     pub ending: Ending,
     /// Its next answer is the last.
     pub ends_with_next: bool,
+    /// It lingers: whatever it was cut for, it gives way to others.
+    pub lingers: bool,
     pub served: Served,
     /// A write that waits is to be tried again until there is no room.
     pub retries: bool,
@@ -83,6 +85,7 @@ impl Watch {
             deadlines,
             ending: Ending::No,
             ends_with_next: false,
+            lingers: false,
             served: Served::No,
             retries: false,
             tunnel_of: None,
@@ -98,7 +101,11 @@ impl Watch {
     /// Since when it may be closed for another, if it may.
     pub fn gives_way_since(&self, now_ns: u64) -> Option<u64> {
         let since = self.deadlines.gives_way_since(now_ns);
-        since.filter(|_| self.is_open())
+        since.filter(|_| self.is_open() || self.gives_way_by_lingering())
+    }
+
+    fn gives_way_by_lingering(&self) -> bool {
+        self.lingers && !matches!(self.ending, Ending::Idle | Ending::Abort)
     }
 
     /// Whether the sweeper found it idle for a while, and it still is: what it holds for a request
@@ -145,7 +152,8 @@ impl Watch {
         if ending == Ending::Drain && self.is_open() {
             self.deadlines.begin_drain(now_ns);
         }
-        if !self.ending.is_cut() || ending == Ending::Abort {
+        let gives_way = ending == Ending::Idle && self.lingers;
+        if !self.ending.is_cut() || ending == Ending::Abort || gives_way {
             self.ending = ending;
             self.wake();
         }
