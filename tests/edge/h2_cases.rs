@@ -702,6 +702,26 @@ fn a_wrong_preface_ends_the_connection() {
     assert_eq!(frames.end(), Reaction::Goaway(PROTOCOL_ERROR));
 }
 
+/// EDGE-3, CONN-1: the heads of all open requests are 512 KiB at most, their targets among them;
+/// the next stream is refused, and may come again.
+#[test]
+fn heads_of_open_requests_are_bounded_with_their_targets() {
+    let application = Application::start(|exchange| {
+        exchange.wait_for_close();
+        After::Close
+    });
+    let weir = Weir::start(&application, &[ON]);
+    let long = "x".repeat(12_000);
+    for (target, field) in [("/", &*long), (&*format!("/{long}"), "")] {
+        let mut frames = Frames::open(weir.address());
+        let head = get(target, &[("x", field.as_bytes())]);
+        let streams = (1..).step_by(2).take(512 * 1024 / 12_000 + 1);
+        let last = streams.inspect(|stream| frames.send(&frame(HEADERS, WHOLE, *stream, &head)));
+        let last = last.last().expect("a stream");
+        assert_eq!(frames.reaction(last), Reaction::Reset(REFUSED_STREAM));
+    }
+}
+
 /// EDGE-3: of more than 128 streams the next are refused, and may come again.
 #[test]
 fn more_than_128_streams_are_refused() {

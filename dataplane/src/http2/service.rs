@@ -40,7 +40,7 @@ pub fn begin(
     let in_force = &worker.in_force;
     streams.connection.take_settings(in_force);
     streams.refused.take();
-    let Some(stream) = streams.open(in_force.timeouts, size(request.headers())) else {
+    let Some(stream) = streams.open(in_force.timeouts, size(&request)) else {
         streams.refused.give_back();
         // It may come again when others have ended.
         return sink.send_reset(Reason::REFUSED_STREAM);
@@ -338,12 +338,16 @@ pub enum BadHead {
     TooManyFields,
 }
 
-/// The size of a head's fields, as a client counts it.
-pub fn size(headers: &HeaderMap) -> usize {
+/// The size of a head: of its target, and of its fields as a client counts it.
+pub fn size<B>(request: &Request<B>) -> usize {
     let of = |(name, value): (&http::HeaderName, &HeaderValue)| {
         name.as_str().len() + value.len() + FIELD_COST
     };
-    headers.iter().map(of).sum()
+    let uri = request.uri();
+    let target = uri.path_and_query().map_or(0, |it| it.as_str().len());
+    let authority = uri.authority().map_or(0, |it| it.as_str().len());
+    let fields: usize = request.headers().iter().map(of).sum();
+    target + authority + fields
 }
 
 /// Makes a head one of HTTP/1.1, but for its version.
