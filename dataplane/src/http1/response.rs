@@ -371,9 +371,9 @@ impl Said {
             100..=199 if announces => return Err(Malformed::InterimBody),
             100..=199 => (BodyLength::Empty, persists),
             // Some frameworks announce a body all the same, and some send it: what follows is not
-            // looked at.
+            // looked at. The length in a 304 is that of the answer that it stands for.
             204 => (BodyLength::Empty, persists && !announces),
-            304 => (BodyLength::Empty, persists),
+            304 => (BodyLength::Empty, persists && !self.chunked),
             _ if *method == Method::HEAD => (BodyLength::Empty, persists),
             200..=299 if *method == Method::CONNECT => (BodyLength::Empty, false),
             _ if self.chunked => (BodyLength::Chunked, persists),

@@ -388,6 +388,11 @@ const WHOLE: &[(&str, &str, Expected)] = &[
         Ok((b"", false)),
     ),
     (
+        "GET",
+        "HTTP/1.1 304 Not Modified\r\ntransfer-encoding: chunked\r\n\r\n",
+        Ok((b"", false)),
+    ),
+    (
         "CONNECT",
         "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n",
         Ok((b"", false)),
