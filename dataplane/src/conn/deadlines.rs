@@ -349,12 +349,12 @@ impl Deadlines {
             &mut self.retry,
             &mut self.body,
             &mut self.upstream,
-            &mut self.reading.since,
-            &mut self.sending.since,
         ] {
             // That of no time stays.
             *time = time.saturating_add(by_ns);
         }
+        self.reading.put_off(by_ns);
+        self.sending.put_off(by_ns);
     }
 
     /// The deadline that was missed, if any. The application's is named once.
@@ -453,6 +453,13 @@ impl Pace {
             self.bytes = self.bytes.saturating_add(bytes);
             self.pause(now_ns);
         }
+    }
+
+    /// So much time does not count. It may be among that which was waited, where something moved
+    /// before this was known.
+    pub fn put_off(&mut self, by_ns: u64) {
+        self.since = self.since.saturating_add(by_ns);
+        self.waited = self.waited.saturating_sub(by_ns);
     }
 
     /// Whether the client has been slower over a window than `least` bytes a second. Begins the
@@ -885,6 +892,23 @@ mod pace_tests {
         pace.wait(SECOND);
         let found = (2..7_200).find(|now| pace.is_too_slow(now * SECOND, LEAST));
         assert!(found.is_some_and(|seconds| seconds <= 6 * 30), "{found:?}");
+    }
+
+    /// CONN-10, CONN-7: time in which the worker stood still does not count, nor where the client
+    /// moved before that was known.
+    #[test]
+    fn time_that_is_put_off_does_not_count() {
+        for moves in [false, true] {
+            let mut pace = Pace::new();
+            pace.wait(0);
+            if moves {
+                pace.moved(60 * SECOND, 1);
+                pace.wait(60 * SECOND);
+            }
+            pace.put_off(60 * SECOND);
+            assert!(!pace.is_too_slow(90 * SECOND - 1, LEAST));
+            assert!(pace.is_too_slow(150 * SECOND, LEAST));
+        }
     }
 
     /// CONN-7: time in which the client is not waited for does not count, nor do bytes that the
