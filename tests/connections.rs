@@ -566,6 +566,37 @@ fn a_process_that_stood_still_reads_before_it_judges() {
     assert_eq!(idle.response().status, 200);
 }
 
+/// CONN-14: a connection that lingered when the process stood still is not reset, though its client
+/// sent more meanwhile: the end of the answer is not lost.
+#[test]
+fn a_process_that_stood_still_loses_no_end_of_an_answer() {
+    const SIZE: usize = 1_500_000;
+    let application = Application::start(|exchange| {
+        exchange.answer(200, &[], &vec![b'x'; SIZE]);
+        After::KeepAlive
+    });
+    let weir = Weir::start(&application, &[ONE_WORKER]);
+    let mut reader = Connection::open_with_small_buffer(weir.address());
+    reader.send(&get("/large", &[("Connection", "close")]));
+    reader.head().expect("a head");
+    let most = reader.bytes(SIZE - 500_000).expect("most of it");
+    // The system has the rest: the service lingers.
+    assert_eq!(weir.line_of("/large")["action"], "passed");
+    weir.signal("STOP");
+    // Longer than a lingering close waits.
+    std::thread::sleep(Duration::from_secs(3));
+    reader.send(b"more");
+    weir.signal("CONT");
+    // The worker goes on.
+    assert_eq!(
+        ask(&mut Connection::open(weir.address()), "/_waf/health").status,
+        200
+    );
+    let rest = reader.bytes(SIZE - most.len()).expect("the rest");
+    assert_eq!(rest.len(), 500_000);
+    assert!(reader.ends());
+}
+
 /// CONN-6: the system asks both sides whether they are still there.
 #[test]
 fn both_sides_have_tcp_keep_alive() {

@@ -7,7 +7,7 @@ use std::collections::BinaryHeap;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::{Rc, Weak};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use tokio::io::{Interest, Ready};
@@ -40,16 +40,24 @@ pub async fn linger(downstream: &Downstream) {
         downstream.note_waker(cx);
         let ending = downstream.ending();
         let is_told = ending == Ending::Abort || ending != began && ending.is_cut();
-        if is_told || quiet.as_mut().poll(cx).is_ready() {
+        if is_told {
             return Poll::Ready(());
         }
         let before = left;
         while left > 0 {
-            match downstream.discard(&mut scratch) {
+            match downstream.discard(&mut scratch, false) {
                 Some(0) => return Poll::Ready(()),
                 Some(read) => left = left.saturating_sub(read),
                 None if downstream.poll_arrival(cx).is_ready() => {}
-                None if left == before => return Poll::Pending,
+                None if left == before => {
+                    ready!(quiet.as_mut().poll(cx));
+                    // Where the worker has stood still, something may have come that the runtime
+                    // was not told of yet.
+                    match downstream.discard(&mut scratch, true) {
+                        Some(read @ 1..) => left = left.saturating_sub(read),
+                        Some(0) | None => return Poll::Ready(()),
+                    }
+                }
                 None => {
                     // It has sent something: its next bytes have their time from now on.
                     if downstream.mono_ns().saturating_sub(since_ns) < LINGER_NS {

@@ -1,6 +1,6 @@
 //! What is written to a client's socket; and what a stream of HTTP/2 asks of its connection.
 
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, Read as _};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
@@ -128,13 +128,18 @@ impl Downstream {
         self.io.borrow_mut().shutdown_write();
     }
 
-    /// Reads what is there and throws it away. None: nothing is there; zero: the end.
-    pub fn discard(&self, scratch: &mut [u8]) -> Option<usize> {
+    /// Reads what is there and throws it away; `at_once`, whatever the runtime knows of the socket.
+    /// None: nothing is there; zero: the end.
+    pub fn discard(&self, scratch: &mut [u8], at_once: bool) -> Option<usize> {
         let io = self.io.borrow();
         let Some(socket) = io.socket() else {
             return Some(0);
         };
-        match socket.try_read(scratch) {
+        let read = match at_once {
+            true => (&*socket2::SockRef::from(socket)).read(scratch),
+            false => socket.try_read(scratch),
+        };
+        match read {
             Ok(read) => Some(read),
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => None,
             Err(_) => Some(0),
