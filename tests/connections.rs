@@ -511,8 +511,8 @@ fn a_connection_that_lingers_gives_way() {
     assert_eq!(ask(&mut other, "/").status, 200);
 }
 
-/// CONN-10: no time-out passes while the process stands still. What came meanwhile is read: the rest
-/// of a head, of a body, of an answer; the next request.
+/// CONN-10: no time-out passes while the process stands still. What came meanwhile is read: the
+/// rest of a head, of a body, of an answer; the next request.
 #[test]
 fn a_process_that_stood_still_reads_before_it_judges() {
     let (answers, has_answered) = channel();
