@@ -36,6 +36,8 @@ pub(super) struct Instance {
     pub(super) skew_ms: i64,
     /// Whether it has met the engine since it lost it.
     is_linked: bool,
+    /// What it says hello with next, which no other connection has.
+    hello: u128,
     /// bans.json and what it knew of the fleet, written in one step, with the point to go on from.
     disk: Option<Disk>,
     /// lists.json as it lies there.
@@ -57,6 +59,11 @@ pub(super) fn settings(observe: bool) -> LedgerSettings {
     }
 }
 
+/// Of the boot with this number.
+fn first_hello(nonce: u64) -> u128 {
+    (u128::from(nonce) << 64) + 1
+}
+
 impl Instance {
     pub(super) fn new(name: &str, nonce: u64, skew_ms: i64, held: Vec<Arc<Ban>>, now: u64) -> Self {
         let origin = Origin::new(name, u128::from(nonce)).unwrap();
@@ -68,6 +75,7 @@ impl Instance {
             core,
             skew_ms,
             is_linked: false,
+            hello: first_hello(nonce),
             disk: None,
             file: SharedLists::default(),
             filing: Filing::default(),
@@ -217,6 +225,7 @@ impl Instance {
             ledger: Ledger::new(settings(false), held, now).unwrap(),
             core,
             is_linked: false,
+            hello: first_hello(nonce),
             disk,
             file: std::mem::take(&mut self.file),
             filing,
@@ -328,9 +337,10 @@ impl Instance {
         let now = self.now(at);
         let me = self.core.origin().clone();
         if !self.is_linked {
-            let found = u128::from(at);
-            self.core
-                .welcome(engine.hello(&me, self.core.cursor(), found)?);
+            let found = self.hello;
+            self.hello += 1;
+            let welcome = engine.hello(&me, self.core.cursor(), found)?;
+            self.core.welcome(welcome);
         }
         if self.core.wants_snapshot()
             && let Some(at) = engine.snapshot()?
