@@ -115,10 +115,7 @@ impl Prepared {
             .map_err(|error| unfit(&error))?;
         let certificates =
             opening::certificates(&settings, &bound, &looks).map_err(StartError::Unfit)?;
-        let rules = LiveRules::start(&settings, &clock, &looks).map_err(|error| unfit(&error))?;
-        let databases =
-            LookupFiles::open(&settings.lookup, &clock).map_err(|error| unfit(&error))?;
-        let fleet = fleet::Ready::read(&settings.fleet).map_err(StartError::Unfit)?;
+        // First the directory, then the files that lie in it.
         let dir = &settings.state.dir;
         let (lock, known) = match before {
             None => {
@@ -130,6 +127,10 @@ impl Prepared {
                 (None, known)
             }
         };
+        let rules = LiveRules::start(&settings, &clock, &looks).map_err(|error| unfit(&error))?;
+        let databases =
+            LookupFiles::open(&settings.lookup, &clock).map_err(|error| unfit(&error))?;
+        let fleet = fleet::Ready::read(&settings.fleet).map_err(StartError::Unfit)?;
 
         step(before, Step::Operators)?;
         let operators = if before.is_some_and(Predecessor::is_older) {

@@ -304,3 +304,52 @@ fn a_log_is_read_where_it_may_be() {
     let found = explain(&state, None);
     assert_eq!(found.code, 0, "{}", found.err);
 }
+
+/// STATE-6, CONTROL-3, CONTROL-4: in a state directory that is closed to this user, the directory is
+/// what a start and a check name, and none of the files in it; a command does not say that no service
+/// runs.
+#[test]
+#[ignore = "needs root, to be another user"]
+fn a_closed_directory_is_named_before_its_files() {
+    let state = of_other();
+    fs::set_permissions(state.path(), fs::Permissions::from_mode(0o700)).expect("chmod");
+    fs::write(state.path().join("rules.json"), r#"{"version":1}"#).expect("writes");
+    let places = tempfile::tempdir().expect("a directory");
+    fs::set_permissions(places.path(), fs::Permissions::from_mode(0o755)).expect("chmod");
+    // The one that was built may lie where others cannot run it.
+    let program = places.path().join("weir");
+    fs::copy(env!("CARGO_BIN_EXE_weir"), &program).expect("a copy");
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(&program);
+        command
+            .args(arguments)
+            .env_clear()
+            .env("WAF_STATE_DIR", state.path())
+            .env("WAF_UPSTREAM", "http://127.0.0.1:9")
+            .env("WAF_LISTEN", "127.0.0.1:0")
+            .env("WAF_LOOKUP_SOURCE", "off")
+            .env("WAF_MAX_CONNECTIONS", "100")
+            .current_dir("/")
+            .stdin(Stdio::null())
+            .uid(OTHER + 1)
+            .gid(OTHER + 1);
+        ran(command.output().expect("the binary runs"))
+    };
+    let dir = state.path().display();
+    let closed = format!(
+        "weir: state directory {dir} is closed to this user: run as its owner (uid {OTHER}), or set WAF_STATE_DIR"
+    );
+    for arguments in ["serve", "check"] {
+        let refused = run(&[arguments]);
+        assert_eq!(refused.code, 78, "{arguments}: {}", refused.err);
+        let faults = refused.err.lines().filter(|line| !line.contains("warning"));
+        assert_eq!(faults.collect::<Vec<_>>(), [&closed], "{arguments}");
+    }
+    for arguments in [&["status"][..], &["bans"], &["alerts"], &["settings"]] {
+        let refused = run(arguments);
+        assert_eq!(refused.code, 69, "{arguments:?}: {}", refused.out);
+        let told = "is open to the user of the service and to root: run the command as one of them";
+        assert!(refused.err.contains(told), "{}", refused.err);
+        assert!(!refused.err.contains("no service"), "{}", refused.err);
+    }
+}

@@ -23,8 +23,8 @@ use crate::fleet::Ready;
 use crate::guarded;
 use crate::lookup;
 use crate::rules;
-use crate::state::StateError;
 use crate::state::document::Document as _;
+use crate::state::{StateError, may_enter};
 use crate::wiring::ControlError;
 
 /// The name of the lock in the state directory.
@@ -54,14 +54,19 @@ pub fn check(settings: &Settings, clock: &Clock) -> Found {
     let now = clock.now();
     let dir = &settings.state.dir;
     let mut found = Found::default();
-    match directory(dir) {
+    let directory = directory(dir);
+    // Then nothing in it can be judged.
+    let is_closed = matches!(directory, Err(StateError::Closed { .. }));
+    match directory {
         Ok(is_held) => found.is_held = is_held,
         Err(error) => found.faults.push(error.to_string()),
     }
-    let (files, faults) = KnownFiles::read(dir);
-    found.faults.extend(faults.iter().map(ToString::to_string));
-    found.faults.extend(too_many_bans(settings, &files, now));
-    found.files = files;
+    if !is_closed {
+        let (files, faults) = KnownFiles::read(dir);
+        found.faults.extend(faults.iter().map(ToString::to_string));
+        found.faults.extend(too_many_bans(settings, &files, now));
+        found.files = files;
+    }
     let tokens = Tokens::read(&settings.endpoints).err();
     found
         .faults
@@ -78,6 +83,7 @@ pub fn check(settings: &Settings, clock: &Clock) -> Found {
             found.warnings.extend(unfilled_jails(settings, &rules));
             found.warnings.extend(warnings::of(&rules, settings));
         }
+        Err(_) if is_closed && settings.state.rules_file.is_none() => {}
         Err(error) => found.faults.push(error.to_string()),
     }
     found.faults.extend(log_file(settings));
@@ -104,6 +110,7 @@ fn unfilled_jails(settings: &Settings, rules: &RuleSet) -> Vec<String> {
 
 /// Whether a service holds the lock of the directory; an error where it could not be used.
 fn directory(dir: &Path) -> Result<bool, StateError> {
+    may_enter(dir)?;
     let held = match guarded::open(&dir.join(LOCK)) {
         // Dropped at once.
         Ok(lock) => matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)),

@@ -219,6 +219,10 @@ impl Place {
         });
         match asked {
             Ok(Ok(answer)) => Ok(Asked::Answered(answer)),
+            // Whether one runs cannot be seen, nor can its files.
+            Ok(Err(Broken::Connect(error))) if error.kind() == io::ErrorKind::PermissionDenied => {
+                Err(self.nobody(service, &error))
+            }
             Ok(Err(Broken::Connect(error))) => Ok(Asked::NoService(self.nobody(service, &error))),
             Ok(Err(Broken::Later(why) | Broken::Refused(why))) => Err(unavailable(service, &why)),
             Ok(Err(Broken::Doubted(why))) => Err(Failure::new(EXIT_UNAVAILABLE, why)),

@@ -16,6 +16,12 @@ pub enum StateError {
         "state directory {} cannot be written: {error}; make it writable or set WAF_STATE_DIR", dir.display()
     )]
     Unwritable { dir: PathBuf, error: io::Error },
+    /// It belongs to another user, who keeps it to himself.
+    #[error(
+        "state directory {} is closed to this user: run as its owner{}, or set WAF_STATE_DIR",
+        dir.display(), owner.map(|uid| format!(" (uid {uid})")).unwrap_or_default()
+    )]
+    Closed { dir: PathBuf, owner: Option<u32> },
     /// It cannot be looked at.
     #[error("state directory {} cannot be read: {error}", dir.display())]
     Unreadable { dir: PathBuf, error: io::Error },

@@ -10,6 +10,9 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
+
 use super::error::StateError;
 use crate::guarded;
 
@@ -33,6 +36,7 @@ impl StateLock {
     /// # Errors
     /// [`StateError`] (STATE-6); [`StateError::InUse`] where another service holds it.
     pub fn claim(dir: &Path) -> Result<Self, StateError> {
+        may_enter(dir)?;
         let file = open(dir)?;
         match file.try_lock() {
             Ok(()) => Self::of(dir, file),
@@ -82,6 +86,21 @@ impl StateLock {
     /// The same lock, for another process.
     pub(super) fn share(&self) -> io::Result<OwnedFd> {
         self.file.try_clone().map(OwnedFd::from)
+    }
+}
+
+/// Whether this user may look into the directory, where there is one. Otherwise each file in there
+/// would be called unreadable, and the directory is what has to be mended.
+///
+/// # Errors
+/// [`StateError::Closed`]
+pub fn may_enter(dir: &Path) -> Result<(), StateError> {
+    match access(dir, Access::EXEC_OK) {
+        Err(Errno::ACCESS) => Err(StateError::Closed {
+            dir: dir.to_owned(),
+            owner: fs::metadata(dir).ok().map(|found| found.uid()),
+        }),
+        _ => Ok(()),
     }
 }
 

@@ -53,7 +53,7 @@ pub use file::{FileCounts, WriteFault};
 #[cfg(test)]
 pub(crate) use file::{Job, TestFile};
 pub(crate) use journal::Standing;
-pub use lock::StateLock;
+pub use lock::{StateLock, may_enter};
 pub(crate) use start::Read;
 pub(crate) use store::create;
 
