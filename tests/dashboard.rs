@@ -1,7 +1,7 @@
 //! `weir dashboard`: who may ask it, and the page in a real browser (CONTROL-3).
 
 use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::support::application::Application;
 use crate::support::command::run;
 use crate::support::engine::Engine;
-use crate::support::raw_client::{Response, request, try_exchange};
+use crate::support::raw_client::{Ended, Response, request, try_exchange};
 use crate::support::weir::{ONE_PER_HOUR, Weir, state_dir};
 use crate::support::{wait_for, wait_until};
 
@@ -315,20 +315,20 @@ impl Browser {
         browser
     }
 
-    fn try_command(&self, method: &str, path: &str, body: &Value) -> Option<Value> {
+    fn exchange(&self, method: &str, path: &str, body: &Value) -> Result<Response, Ended> {
         let body = (!body.is_null()).then(|| body.to_string());
         let body = body.as_deref().map(str::as_bytes);
         let host = self.address.to_string();
         let fields = [("Host", host.as_str()), ("Connection", "close")];
-        let answer = try_exchange(self.address, &request(method, path, &fields, body)).ok()?;
-        assert_eq!(answer.status, 200, "{method} {path}: {}", answer.text());
-        Some(answer.json()["value"].clone())
+        let path = format!("{}{path}", self.session);
+        try_exchange(self.address, &request(method, &path, &fields, body))
     }
 
     #[track_caller]
     fn command(&self, method: &str, path: &str, body: &Value) -> Value {
-        let path = format!("{}{path}", self.session);
-        self.try_command(method, &path, body).expect("an answer")
+        let answer = self.exchange(method, path, body).expect("an answer");
+        assert_eq!(answer.status, 200, "{method} {path}: {}", answer.text());
+        answer.json()["value"].clone()
     }
 
     #[track_caller]
@@ -386,8 +386,10 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        if !self.session.is_empty() && !std::thread::panicking() {
-            self.try_command("DELETE", &self.session, &Value::Null);
+        // After a failure, too: a driver that is killed leaves its browser behind. Nothing here may
+        // fail then, and opening a connection to a driver that has ended would.
+        if !self.session.is_empty() && TcpStream::connect(self.address).is_ok() {
+            let _ = self.exchange("DELETE", "", &Value::Null);
         }
         let _ = self.driver.kill();
         let _ = self.driver.wait();
