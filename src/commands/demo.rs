@@ -84,8 +84,8 @@ pub fn run(given: &Demo) -> ExitCode {
             ("WAF_LOOKUP_JSON_AS_NAME", "/name".to_owned()),
             ("WAF_TRUSTED_PROXIES", traffic::PROXY.to_string()),
             ("WAF_LOG_FILE", log.display().to_string()),
-            // What the demo has to say is below; warnings stand beside it.
-            ("WAF_LOG_LEVEL", "warn".to_owned()),
+            // The lines below tell requests and bans; the service's own lines on them would stand between.
+            ("WAF_LOG_LEVEL", "error".to_owned()),
         ]
         .map(|(name, value)| (name.to_owned(), value)),
     );
@@ -176,7 +176,7 @@ A break, 200 until the limit and 429 from then on:
 A ban, 429 with Retry-After:
   curl -i http://{address}/
 {}{}
-Each request is logged below. Ctrl-C ends the demo.
+Each request and each ban is a line below. Ctrl-C ends the demo.
 ",
         other.map(fleet::lines).unwrap_or_default(),
         operators_lines(socket, other.is_some())

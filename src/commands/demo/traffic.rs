@@ -134,7 +134,7 @@ async fn ask(address: SocketAddr, method: &str, path: &str, visitor: &str) {
     let _ = tokio::time::timeout(PATIENCE, asked).await;
 }
 
-/// Prints each request of the log as one short line, on a thread of its own.
+/// Prints each request and each ban of the log as one short line, on a thread of its own.
 pub fn tell(log: PathBuf) {
     let thread = std::thread::Builder::new().name("demo-log".to_owned());
     let _ = thread.spawn(move || {
@@ -157,22 +157,27 @@ pub fn tell(log: PathBuf) {
     });
 }
 
-/// `20:42:08  203.0.113.7  GET /search  429 banned`
+/// `20:42:08  203.0.113.7  GET  /search  429 banned`, or
+/// `20:42:08  203.0.113.0/24  BAN  more than 10 requests per minute`
 fn short(line: &str) -> Option<String> {
     let line: Value = serde_json::from_str(line).ok()?;
+    let text = |name: &str| line.get(name).map(crate::commands::text::cell);
+    let time = line.get("time")?.as_str()?.get(11..19)?.to_owned();
+    if line.get("kind").is_some_and(|kind| kind == "ban") {
+        let (netblock, reason) = (text("netblock")?, text("reason")?);
+        return Some(format!("{time}  {netblock:<15}  BAN  {reason}"));
+    }
     if line.get("event")? != "request" {
         return None;
     }
-    let text = |name: &str| line.get(name).map(crate::commands::text::cell);
-    let time = line.get("time")?.as_str()?.get(11..19)?.to_owned();
     let action = text("action").filter(|action| action != "passed");
+    let action = action.map_or(String::new(), |action| format!(" {action}"));
     Some(format!(
-        "{time}  {:<15}  {:<4} {}  {} {}",
+        "{time}  {:<15}  {:<4} {}  {}{action}",
         text("client")?,
         text("method")?,
         text("path")?,
         text("status")?,
-        action.unwrap_or_default()
     ))
 }
 
@@ -180,15 +185,24 @@ fn short(line: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// CONTROL-3: a request is one short line, and what else is in the log is none.
+    /// CONTROL-3: a request and a ban are one short line each, and what else is in the log is none.
     #[test]
     fn a_request_is_one_short_line() {
-        let line = json!({
+        let mut line = json!({
             "event": "request", "time": "2026-11-21T20:42:08.123Z", "client": "203.0.113.7",
             "method": "GET", "path": "/search", "status": 429, "action": "banned",
         });
         let told = "20:42:08  203.0.113.7      GET  /search  429 banned";
         assert_eq!(short(&line.to_string()).as_deref(), Some(told));
+        line["action"] = "passed".into();
+        let told = "20:42:08  203.0.113.7      GET  /search  429";
+        assert_eq!(short(&line.to_string()).as_deref(), Some(told));
+        let ban = json!({
+            "event": "alert", "kind": "ban", "time": "2026-11-21T20:42:08.123Z",
+            "netblock": "203.0.113.0/24", "reason": "more than 10 requests per minute",
+        });
+        let told = "20:42:08  203.0.113.0/24   BAN  more than 10 requests per minute";
+        assert_eq!(short(&ban.to_string()).as_deref(), Some(told));
         assert_eq!(short(r#"{"event":"alert"}"#), None);
         assert_eq!(short("no JSON"), None);
         assert!(origin("44.128.30.7").contains("NL") && origin("10.0.0.1").contains("null"));
