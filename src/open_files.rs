@@ -5,6 +5,7 @@ use std::io;
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 use weir_shared::settings::{ConnectionSettings, Settings};
+use weir_shared::units::count;
 
 /// What is neither a connection nor a worker's: state files, logs, the control and what it answers,
 /// databases, the lookups that are asked at once.
@@ -46,9 +47,12 @@ impl Bounds {
     pub fn sentence(self, limit: u64, wanted: &ConnectionSettings) -> String {
         format!(
             "WAF_MAX_CONNECTIONS={} and WAF_MAX_UPSTREAM={} need more open files than the {limit} \
-             that are allowed (LimitNOFILE=, ulimit -n): {} connections and {} requests at the \
-             application are the bounds",
-            wanted.max, wanted.max_upstream, self.connections, self.upstream
+             that are allowed (LimitNOFILE=, ulimit -n): {} and {} at the application are the \
+             bounds",
+            wanted.max,
+            wanted.max_upstream,
+            count(number(self.connections), "connection"),
+            count(number(self.upstream), "request")
         )
     }
 
@@ -133,6 +137,19 @@ mod tests {
         assert_eq!(bounds_within(1024, &settings), bounds(100, 420, 105));
         settings.connections.max_upstream = 10;
         assert_eq!(bounds_within(1024, &settings), None);
+    }
+
+    /// CONN-4: a single one is told as one.
+    #[test]
+    fn the_bounds_are_told_as_people_say_them() {
+        let wanted = Settings::default().connections;
+        let told = |found: Option<Bounds>| found.map(|found| found.sentence(1024, &wanted));
+        let told = |connections, upstream| told(bounds(connections, upstream, 1));
+        let ends = |told: Option<String>, end: &str| told.is_some_and(|told| told.ends_with(end));
+        let one = "): 1 connection and 1 request at the application are the bounds";
+        assert!(ends(told(1, 1), one));
+        let more = "): 182 connections and 290 requests at the application are the bounds";
+        assert!(ends(told(182, 290), more));
     }
 
     /// CONN-12: the bounds never need more files than there are.

@@ -10,8 +10,8 @@ use serde_json::Value;
 use crate::support::application::Application;
 use crate::support::command::{Ran, command, ran, run};
 use crate::support::raw_client::request;
-use crate::support::wait_for;
 use crate::support::weir::{ONE_PER_HOUR, Weir, ms, state_dir};
+use crate::support::{wait_for, wait_until};
 
 /// The line that begins so.
 #[track_caller]
@@ -100,6 +100,15 @@ fn a_ban_by_hand_has_defaults_and_is_extended() {
         (last.len(), &last[0]["ban_expires"], &last[0]["reason"]),
         (1, &Value::from("permanent"), &Value::from("enough"))
     );
+    // What has no end is told without one.
+    let why = run(&state, &["explain", "198.51.100.7"]).out;
+    assert!(
+        why.starts_with("REFUSED now: banned, the ban is permanent\n"),
+        "{why}"
+    );
+    assert!(why.contains("198.51.100.0/24 permanent: enough"), "{why}");
+    let client = run(&state, &["client", "198.51.100.7"]).out;
+    assert!(!client.contains("until permanent"), "{client}");
     // Too wide is told in words of the command line.
     let wide = run(&state, &["bans", "add", "0.0.0.0/0"]);
     assert_eq!(wide.code, 2);
@@ -113,6 +122,8 @@ fn a_ban_by_hand_has_defaults_and_is_extended() {
         covering.out,
         covering.err
     );
+    let lifted = run(&state, &["bans", "lift", "198.51.100.7"]);
+    assert_eq!(lifted.out, "lifted 198.51.100.0/24 (permanent)\n");
 }
 
 /// CONTROL-9: a check takes what an import takes, without a service; a dry run of the import asks
@@ -209,11 +220,11 @@ fn a_list_of_everybody_is_asked_about() {
     let checked = ran(checked.expect("runs"));
     let told = "\"force\": true if that is meant";
     assert!(checked.err.contains(told), "{}", checked.err);
-    wait_for("the alert", || {
-        run(&state, &["alerts"])
-            .out
-            .contains("file_error")
-            .then_some(())
+    // To its end, where it says what to do.
+    wait_until("the alert", || {
+        let alerts = run(&state, &["alerts"]).out;
+        let alert = alerts.lines().find(|line| line.contains("file_error"));
+        alert.is_some_and(|alert| alert.contains(told))
     });
     weir.get("/a", "203.0.113.7").expect(200);
     fs::remove_file(&rules).expect("removes");

@@ -229,13 +229,21 @@ pub fn http_date(ms: u64) -> String {
 
 /// A time to wait as people say it, rounded up: `41 minutes`. The larger unit begins at two of it.
 pub fn in_words(seconds: u64) -> String {
-    let (count, unit) = match seconds {
+    let (number, unit) = match seconds {
         0..120 => (seconds, "second"),
         120..7_200 => (seconds.div_ceil(60), "minute"),
         7_200..172_800 => (seconds.div_ceil(3_600), "hour"),
         _ => (seconds.div_ceil(86_400), "day"),
     };
-    format!("{count} {unit}{}", if count == 1 { "" } else { "s" })
+    count(number, unit)
+}
+
+/// A number of things whose name takes an `s` in the plural: `1 ban`, `2 bans`.
+pub fn count(number: u64, one: &str) -> String {
+    match number {
+        1 => format!("1 {one}"),
+        _ => format!("{number} {one}s"),
+    }
 }
 
 #[cfg(test)]

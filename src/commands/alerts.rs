@@ -9,7 +9,7 @@ use weir_shared::api::alerts::{Alert, AlertList};
 
 use super::ask::{Asked, Asking, Place, typed};
 use super::common::{finish, out, print_json};
-use super::text::{Table, cell, plain};
+use super::text::{Table, cell, last_cell, plain};
 
 /// The columns of [`row`].
 pub const HEADINGS: [&str; 4] = ["TIME", "KIND", "OF", "WHAT"];
@@ -44,15 +44,16 @@ pub fn row(alert: &Alert) -> [String; 4] {
     let first = |names: &[&str]| {
         let members = names.iter().filter_map(|name| alert.members.get(*name));
         let mut said = members.filter(|value| !value.is_null());
-        cell(said.next().unwrap_or(&Value::Null))
+        said.next().unwrap_or(&Value::Null)
     };
     [
         alert.time.to_string(),
         plain(&alert.kind),
-        first(&[
+        cell(first(&[
             "netblock", "of", "file", "feed", "name", "key", "per", "scope", "hour", "what",
-        ]),
-        first(&[
+        ])),
+        // Why a file is not taken ends with what to mend.
+        last_cell(first(&[
             "reason",
             "error",
             "expires",
@@ -60,6 +61,6 @@ pub fn row(alert: &Alert) -> [String; 4] {
             "held_back",
             "detail",
             "rule",
-        ]),
+        ])),
     ]
 }

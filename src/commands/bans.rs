@@ -370,8 +370,11 @@ fn lifted_in_words(lifted: &[Ban], persisted: Option<bool>, subject: &str) -> St
     }
     let (now_ms, late) = (now().wall_ms, late(persisted));
     let line = |ban: &Ban| {
-        let left = until_end(ban.ban_expires, now_ms);
-        format!("lifted {} ({left} left{late})\n", ban.netblock)
+        let left = match ban.ban_expires {
+            Expiry::Permanent => "permanent".to_owned(),
+            end => format!("{} left", until_end(end, now_ms)),
+        };
+        format!("lifted {} ({left}{late})\n", ban.netblock)
     };
     lifted.iter().map(line).collect()
 }

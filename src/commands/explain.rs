@@ -11,14 +11,14 @@ use weir_shared::api::explain::{
     Elsewhere, Explained, ListMember, Outcome, Percent, RuleUse, Usage, Windows,
 };
 use weir_shared::api::settings::SettingList;
-use weir_shared::ban::Ban;
+use weir_shared::ban::{Ban, Expiry};
 
 use super::ask::{Answer, Asking, Place, typed};
 use super::common::{
     EXIT_NO, EXIT_USAGE, Failure, address, finish, now, out, percent_encoded, print_json,
 };
 use super::log_search::{self, LogFile};
-use super::text::{bytes, maybe, plain, span, until_end};
+use super::text::{bytes, count, end_in_words, maybe, plain, span, until_end};
 
 /// What is asked.
 #[derive(Args, Debug)]
@@ -339,7 +339,8 @@ fn elsewhere(counted: &Elsewhere) -> String {
         ("day", of.day, carried.day),
     ];
     let words = windows.map(|(window, requests, carried)| {
-        format!("{requests} requests and {} a {window}", bytes(carried))
+        let requests = count(requests.into(), "request");
+        format!("{requests} and {} a {window}", bytes(carried))
     });
     format!("{}; told {} ms ago", words.join(", "), counted.age_ms)
 }
@@ -354,6 +355,7 @@ fn headline(outcome: &Outcome, now_ms: u64) -> String {
             };
             let end = match outcome.ban_expires {
                 None => String::new(),
+                Some(Expiry::Permanent) => ", the ban is permanent".to_owned(),
                 Some(end) => format!(", the ban ends in {}", until_end(end, now_ms)),
             };
             format!("REFUSED now: {reason}{limit}{end}")
@@ -379,10 +381,9 @@ fn ban_in_words(ban: &Ban, now_ms: u64) -> String {
         None => String::new(),
     };
     format!(
-        "{} until {} ({}): {}{evidence}",
+        "{} {}: {}{evidence}",
         ban.netblock,
-        ban.ban_expires,
-        until_end(ban.ban_expires, now_ms),
+        end_in_words(ban.ban_expires, now_ms),
         plain(&ban.reason)
     )
 }

@@ -19,7 +19,9 @@ use super::ask::{Asked, Asking, Place, typed};
 use super::common::{
     EXIT_NO, EXIT_USAGE, Failure, address, finish, now, out, percent_encoded, print_json,
 };
-use super::text::{Table, cell, count, maybe, percent, plain, since_time, span, until_end};
+use super::text::{
+    Table, cell, count, end_in_words, maybe, percent, plain, since_time, span, until_end,
+};
 use crate::sources::Sources;
 
 /// Whether it is an action that counts as refused.
@@ -393,9 +395,7 @@ fn known_client(client: &Client, now_ms: u64) -> Vec<String> {
 /// A ban that covers the client, and whether it still refuses.
 fn covering_ban(ban: &Ban, now_ms: u64) -> String {
     let state = match (ban.lifted, ban.ban_expires) {
-        (None, end) if !end.is_past(now_ms) => {
-            format!("until {end} ({})", until_end(end, now_ms))
-        }
+        (None, end) if !end.is_past(now_ms) => end_in_words(end, now_ms),
         (Some(lifted), _) => format!("lifted {} ago", since_time(lifted, now_ms)),
         (None, Expiry::At(end)) => format!("ended {} ago", since_time(end, now_ms)),
         // It ends by hand alone.

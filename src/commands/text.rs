@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 use weir_shared::ban::Expiry;
 use weir_shared::units::Time;
+pub use weir_shared::units::count;
 
 /// Columns as wide as their widest cell, two blanks between them; `right` are those of numbers.
 pub struct Table {
@@ -85,6 +86,14 @@ pub fn cell(value: &Value) -> String {
     }
 }
 
+/// A member of an open document, for the last cell of a row: as long as it is.
+pub fn last_cell(value: &Value) -> String {
+    match value {
+        Value::String(text) => visible(text),
+        other => cell(other),
+    }
+}
+
 /// What stands for nothing.
 const NOTHING: &str = "–";
 
@@ -96,15 +105,19 @@ pub fn maybe<T: Display>(value: Option<T>) -> String {
 /// A text from outside, for one cell: without control characters, cut at 60.
 pub fn plain(text: &str) -> String {
     const MOST: usize = 60;
-    let text: String = text
-        .chars()
-        .map(|letter| if is_plain(letter) { letter } else { '�' })
-        .collect();
+    let text = visible(text);
     if text.chars().count() > MOST {
         text.chars().take(MOST - 1).chain(['…']).collect()
     } else {
         text
     }
+}
+
+fn visible(text: &str) -> String {
+    let letters = text.chars();
+    letters
+        .map(|letter| if is_plain(letter) { letter } else { '�' })
+        .collect()
 }
 
 /// Neither a control character nor one that turns the direction of a line.
@@ -148,6 +161,14 @@ pub fn until_end(end: Expiry, now_ms: u64) -> String {
     }
 }
 
+/// When a ban ends, and how long that is: `until 2026-11-21T16:00:00Z (1 h)`, or `permanent`.
+pub fn end_in_words(end: Expiry, now_ms: u64) -> String {
+    match end {
+        Expiry::At(_) => format!("until {end} ({})", until_end(end, now_ms)),
+        Expiry::Permanent => end.to_string(),
+    }
+}
+
 /// Since a moment.
 pub fn since_time(Time(then): Time, now_ms: u64) -> String {
     span(Duration::from_millis(now_ms.saturating_sub(then)))
@@ -156,14 +177,6 @@ pub fn since_time(Time(then): Time, now_ms: u64) -> String {
 /// A moment, in milliseconds since 1970.
 pub fn time(value: &Value) -> Option<u64> {
     value.as_str()?.parse::<Time>().ok().map(|time| time.0)
-}
-
-/// `1 ban`, `2 bans`.
-pub fn count(number: u64, one: &str) -> String {
-    match number {
-        1 => format!("1 {one}"),
-        _ => format!("{number} {one}s"),
-    }
 }
 
 /// Bytes in the largest unit that leaves at least one: `34 B`, `1.5 MiB`, `10 GiB`.

@@ -34,7 +34,10 @@ fn lists_join_the_settings() {
             ("WAF_RATE_LIMIT_PER_HOUR", "1"),
         ];
         let weir = Weir::start_at(application.address(), &state, &settings);
-        let warned = weir.wait_for_process_log(&["1 lines are no netblocks", "[4]"]);
+        let warned = weir.wait_for_process_log(&[
+            "lines skipped, as they are no netblocks: 1; the first: ",
+            "[4]",
+        ]);
         assert_eq!(warned["file"], json!(state.path().join("drop.txt")));
         let refused = if mode == "enforce" { 429 } else { 200 };
         for (client, path, status, action, list) in [

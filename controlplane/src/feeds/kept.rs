@@ -487,7 +487,7 @@ pub(super) fn tell_left_out(name: &str, left_out: &[Netblock]) {
     let named: Vec<String> = named.collect();
     tracing::warn!(
         feed = name,
-        "{} entries of the feed are left out, as they cover a trusted proxy, this machine, private addresses or too much: {}",
+        "entries of the feed left out, as they cover a trusted proxy, this machine, private addresses or too much: {}; they begin with {}",
         left_out.len(),
         named.join(", ")
     );

@@ -278,7 +278,7 @@ impl Stream {
         if let Some(first) = &answer.first_skipped {
             tracing::warn!(
                 feed = self.wanted.name,
-                "{} decisions have a scope, value or duration that is not known and are skipped, the first is {first}",
+                "decisions skipped, as their scope, value or duration is not known: {}; the first: {first}",
                 answer.skipped
             );
         }

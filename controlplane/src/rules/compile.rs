@@ -421,7 +421,7 @@ impl Compiled {
         if allow + deny + trap_paths + limits + jails + denials + exempt + crawlers > 0 {
             tracing::info!(
                 file = %path.display(),
-                "rules in force: {allow} netblocks allowed, {deny} denied, {limits} limits, {trap_paths} trap paths, {jails} jails, {denials} denials, {exempt} exempt entries, {crawlers} crawlers"
+                "rules in force: netblocks allowed {allow}, denied {deny}; limits {limits}, trap paths {trap_paths}, jails {jails}, denials {denials}, exempt entries {exempt}, crawlers {crawlers}"
             );
         }
         for bad in &self.read.bad {
@@ -440,7 +440,7 @@ impl Compiled {
             if list.skipped > 0 {
                 tracing::warn!(
                     file = %list_path(path, name).display(),
-                    "{} lines are no netblocks and are skipped, the first of them {:?}",
+                    "lines skipped, as they are no netblocks: {}; the first: {:?}",
                     list.skipped,
                     list.first_skipped
                 );

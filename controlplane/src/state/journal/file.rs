@@ -96,7 +96,7 @@ pub(crate) fn read<E: DeserializeOwned, K: DeserializeOwned>(
     if damaged > 0 {
         tracing::error!(
             file = JOURNAL,
-            "{damaged} lines of the journal are damaged and left out; it is kept as {BAD}"
+            "lines of the journal left out, as they are damaged: {damaged}; it is kept as {BAD}"
         );
         // What is left out may be worth a look; the start does not hang on it.
         let _ = fs::remove_file(dir.join(BAD));
