@@ -352,13 +352,17 @@ fn a_named_file_wins_over_the_environment() {
         let shown = ran(command.output().expect("runs"));
         let listed: Value = serde_json::from_str(&shown.out).expect("JSON");
         let all = listed["settings"].as_array().expect("a list").clone();
-        let mode = all.into_iter().find(|one| one["name"] == "WAF_MODE");
-        mode.expect("the mode")["value"].clone()
+        let member = |name: &str, member: &str| {
+            let one = all.iter().find(|one| one["name"] == name);
+            one.expect("the setting")[member].clone()
+        };
+        [
+            member("WAF_MODE", "value"),
+            member("WAF_SETTINGS_FILE", "origin"),
+        ]
     };
-    assert_eq!(
-        (shown(true), shown(false)),
-        (Value::from("observe"), Value::from("enforce"))
-    );
+    assert_eq!(shown(true), ["observe", "command line"]);
+    assert_eq!(shown(false), ["enforce", "environment"]);
     let mut checked = command(
         state.path(),
         &["--settings", file.to_str().expect("a path"), "check"],

@@ -305,9 +305,8 @@ fn a_log_is_read_where_it_may_be() {
     assert_eq!(found.code, 0, "{}", found.err);
 }
 
-/// STATE-6, CONTROL-3, CONTROL-4: in a state directory that is closed to this user, the directory is
-/// what a start and a check name, and none of the files in it; a command does not say that no service
-/// runs.
+/// STATE-6, CONTROL-3, CONTROL-4: of a state directory that is closed to this user, a start and a
+/// check name the directory, and none of the files in it; no command says that no service runs.
 #[test]
 #[ignore = "needs root, to be another user"]
 fn a_closed_directory_is_named_before_its_files() {

@@ -339,7 +339,7 @@ fn elsewhere(counted: &Elsewhere) -> String {
         ("day", of.day, carried.day),
     ];
     let words = windows.map(|(window, requests, carried)| {
-        let requests = count(requests.into(), "request");
+        let requests = count(requests, "request");
         format!("{requests} and {} a {window}", bytes(carried))
     });
     format!("{}; told {} ms ago", words.join(", "), counted.age_ms)

@@ -18,6 +18,8 @@ pub enum Origin {
     Environment,
     /// A line of the settings file.
     File,
+    /// An argument of the program: `--settings`.
+    CommandLine,
 }
 
 impl Origin {
@@ -27,6 +29,7 @@ impl Origin {
             Self::Default => "default",
             Self::Environment => "environment",
             Self::File => "file",
+            Self::CommandLine => "command line",
         }
     }
 }
@@ -39,6 +42,8 @@ pub struct Written {
     /// The lines of those that stand in the file.
     lines: BTreeMap<String, usize>,
     file: Option<PathBuf>,
+    /// Whether the command line names the file.
+    is_file_named: bool,
 }
 
 impl fmt::Debug for Written {
@@ -101,6 +106,7 @@ impl Written {
             written.lines.insert(name, line);
         }
         written.file = Some(file.path.clone());
+        written.is_file_named = file.wins;
         (written, warnings)
     }
 
@@ -116,7 +122,9 @@ impl Written {
 
     /// Where it is set.
     pub(super) fn origin(&self, name: &str) -> Origin {
-        if self.lines.contains_key(name) {
+        if name == FILE_NAME && self.is_file_named {
+            Origin::CommandLine
+        } else if self.lines.contains_key(name) {
             Origin::File
         } else if self.values.contains_key(name) {
             Origin::Environment

@@ -56,10 +56,10 @@ pub fn draw(frame: &mut Frame, screen: &Screen) {
         Constraint::Length(1),
     ]);
     let [head, tabs, list, foot] = parts.areas(area);
-    frame.render_widget(Paragraph::new(lines), head);
-    frame.render_widget(Paragraph::new(tab_line(screen)), tabs);
+    draw_lines(frame, head, lines);
+    draw_lines(frame, tabs, vec![tab_line(screen)]);
     draw_list(frame, list, screen);
-    frame.render_widget(Paragraph::new(foot_line(screen)), foot);
+    draw_lines(frame, foot, vec![foot_line(screen)]);
     match &screen.over {
         Over::Nothing | Over::Search => {}
         Over::Help => popup(frame, "weir top: keys", HELP),
@@ -67,6 +67,20 @@ pub fn draw(frame: &mut Frame, screen: &Screen) {
         Over::Confirm(_, words) => {
             let text = format!("{words}\n\ny: yes    any other key: no");
             popup(frame, "sure?", &text);
+        }
+    }
+}
+
+/// Lines from the top of the area. The last cell of a line that is cut says so: half of a number is
+/// another number.
+fn draw_lines(frame: &mut Frame, area: Rect, lines: Vec<Line>) {
+    let room = usize::from(area.width);
+    let are_cut: Vec<bool> = lines.iter().map(|line| line.width() > room).collect();
+    frame.render_widget(Paragraph::new(lines), area);
+    for (row, is_cut) in area.rows().zip(are_cut) {
+        let last = (row.right().saturating_sub(1), row.y);
+        if let Some(cell) = frame.buffer_mut().cell_mut(last).filter(|_| is_cut) {
+            cell.set_symbol("…");
         }
     }
 }

@@ -268,7 +268,13 @@ fn bans_are_seen_on_a_narrow_terminal() {
         narrow.contains("41 min") && !narrow.contains("SEEN"),
         "{narrow}"
     );
+    // What is cut says so.
+    let first: String = narrow.lines().take(1).collect();
+    assert!(first.ends_with("to 127.0.…"), "{narrow}");
+    let tabs = narrow.lines().find(|line| line.starts_with("1 Clients"));
+    assert!(tabs.is_some_and(|line| line.ends_with('…')), "{narrow}");
     let wide = drawn(&screen(), 100, 20);
+    assert!(!wide.contains('…'), "{wide}");
     assert!(wide.contains("SEEN") && wide.contains("AS64496"), "{wide}");
     let told = "app p99 50 ms, 5xx 0.0 %   passed ▅▆▇██▇█   refused    ▁█▇▁";
     assert!(
