@@ -84,7 +84,7 @@ pub fn run(given: &Demo) -> ExitCode {
             ("WAF_LOOKUP_JSON_AS_NAME", "/name".to_owned()),
             ("WAF_TRUSTED_PROXIES", traffic::PROXY.to_string()),
             ("WAF_LOG_FILE", log.display().to_string()),
-            // The demo's own lines tell requests and bans; those of the service would stand between.
+            // The demo's own lines tell requests and bans; the service's would stand between.
             ("WAF_LOG_LEVEL", "error".to_owned()),
         ]
         .map(|(name, value)| (name.to_owned(), value)),

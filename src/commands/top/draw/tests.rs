@@ -270,7 +270,7 @@ fn bans_are_seen_on_a_narrow_terminal() {
     );
     // What is cut says so.
     let first: String = narrow.lines().take(1).collect();
-    assert!(first.ends_with("to 127.0.…"), "{narrow}");
+    assert!(first.ends_with("to 127.0.0.…"), "{narrow}");
     let tabs = narrow.lines().find(|line| line.starts_with("1 Clients"));
     assert!(tabs.is_some_and(|line| line.ends_with('…')), "{narrow}");
     let wide = drawn(&screen(), 100, 20);
