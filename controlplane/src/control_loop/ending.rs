@@ -51,7 +51,7 @@ impl Control {
             let mut select = Select::new();
             let late = select.recv(&deadline);
             self.files.select(&mut select);
-            // What comes of the fleet is heard no more: whether it is at rest is looked at each time.
+            // Nobody hears the fleet any more: whether it is at rest is looked at each time.
             let ready = select.ready_timeout(LOOK);
             drop(select);
             self.files.take_outcomes(now);
