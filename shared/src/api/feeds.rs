@@ -18,20 +18,20 @@ pub struct FeedList {
 pub struct Feed {
     /// Its name in rules.json.
     pub name: String,
-    /// `deny` or `allow`; none where nothing uses it by itself.
+    /// `deny` or `allow`; none where it is a name for other rules alone.
     #[serde(rename = "use")]
     pub used: Option<String>,
     /// How many hold.
     pub entries: u64,
     /// When the version that holds was taken.
     pub taken: Option<Time>,
-    /// When it was last fetched, or found to be the current one.
+    /// When it was asked for last; none if never.
     pub checked: Option<Time>,
-    /// What became of the last fetch: `taken`, `unchanged`, `refused` or `failed`.
+    /// How that ended: `taken`, `unchanged`, `refused` or `failed`; none since the start.
     pub outcome: Option<String>,
-    /// Why, where it did not go well.
+    /// Why it is not taken, or nothing came.
     pub error: Option<String>,
-    /// When it is fetched next.
+    /// When it is asked for next.
     pub next: Time,
 }
 

@@ -84,11 +84,11 @@ pub struct Differing {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Counts {
-    /// Counts that were sent.
+    /// Counts that the engine has taken.
     pub sent: u64,
-    /// Counts that came too late to hold.
+    /// Counts that it did not take: of a clock that is ahead, or of the time before a ban.
     pub stale: u64,
-    /// Clients of whom others have counted something.
+    /// Clients whose counts wait, since `WAF_FLEET_RATE` is reached.
     pub held: u64,
     /// Whether what others count holds.
     pub heeded: bool,
