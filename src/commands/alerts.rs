@@ -12,7 +12,7 @@ use super::common::{finish, out, print_json};
 use super::text::{Table, cell, last_cell, plain};
 
 /// The columns of [`row`].
-pub const HEADINGS: [&str; 4] = ["TIME", "KIND", "OF", "WHAT"];
+const HEADINGS: [&str; 4] = ["TIME", "KIND", "OF", "WHAT"];
 
 /// `weir alerts`: of the service; of the file where none runs.
 pub fn alerts(asking: &Asking) -> ExitCode {
