@@ -8,7 +8,8 @@
 //! The two questions are answered with different caution. [`normalise`] and [`is_exempt`] follow
 //! RFC 3986; where an application might read a path in another way, it is not exempt. [`is_own`]
 //! asks what *any* application could make of the path (decoding twice, `\` as a slash, `;` as
-//! parameters, slashes merged), because a path under `/_waf/` must never arrive there (CHECK-1).
+//! parameters, blanks and dots at a segment's end cut, slashes merged), because a path under `/_waf/`
+//! must never arrive there (CHECK-1).
 //! The rules that restrict ask the same of their own paths (`rules/spelling.rs`, RULE-7).
 
 use std::borrow::Cow;
@@ -131,7 +132,9 @@ fn covers(prefix: &str, path: &str) -> bool {
 /// from the normal form: `/static/a%2f../../x`.
 fn may_climb(path: &str) -> bool {
     let bytes = path.as_bytes();
-    let plain = !bytes.iter().any(|b| matches!(b, b'%' | b'\\' | b';')) && !path.contains("//");
+    let plain = !bytes.iter().any(|b| matches!(b, b'%' | b'\\' | b';'))
+        && !path.contains("//")
+        && !path.contains("...");
     if plain {
         return false;
     }
@@ -266,18 +269,27 @@ impl<I: Iterator<Item = (u8, bool)> + Clone> Iterator for Decoded<I> {
     }
 }
 
-/// As much of a segment as the questions here need: the first bytes before its parameters.
+/// Whether some reader cuts this byte at the end of a segment: a dot, a blank or a control character.
+pub(crate) const fn is_cut(byte: u8) -> bool {
+    byte == b'.' || byte <= b' ' || byte == 0x7f
+}
+
+/// As much of a segment as the questions here need, of the bytes before its parameters.
 #[derive(Default)]
 struct Segment {
+    /// The first of them.
     start: [u8; 4],
     length: usize,
+    /// So many of them stay where blanks and dots at the end are cut.
+    stem: usize,
+    dots: usize,
     parameters: bool,
 }
 
 impl Segment {
     fn push(&mut self, byte: u8) {
-        // An application that decodes before it splits ends the path at a decoded `?` or `#`.
-        self.parameters |= matches!(byte, b';' | b'?' | b'#');
+        // An application that decodes before it splits ends the path at a decoded `?`, `#` or NUL.
+        self.parameters |= matches!(byte, b';' | b'?' | b'#' | 0);
         if self.parameters {
             return;
         }
@@ -285,6 +297,10 @@ impl Segment {
             *place = byte.to_ascii_lowercase();
         }
         self.length += 1;
+        self.dots += usize::from(byte == b'.');
+        if !is_cut(byte) {
+            self.stem = self.length;
+        }
     }
 
     fn is_empty(&self) -> bool {
@@ -292,15 +308,16 @@ impl Segment {
     }
 
     fn is_parent(&self) -> bool {
-        self.length == 2 && self.start.starts_with(b"..")
+        self.stem == 0 && self.dots > 1
     }
 
+    /// Whether some reader takes it for `.` or `..`, or for nothing.
     fn is_dots(&self) -> bool {
-        self.is_parent() || (self.length == 1 && self.start.starts_with(b"."))
+        self.stem == 0 && !self.is_empty()
     }
 
     fn is_own_at(&self, depth: &Depth) -> bool {
-        self.length == OWN_SEGMENT.len() && self.start == *OWN_SEGMENT && depth.lowest == 0
+        self.stem == OWN_SEGMENT.len() && self.start == *OWN_SEGMENT && depth.lowest == 0
     }
 }
 
@@ -372,6 +389,17 @@ mod tests {
             "/_waf%3fx",
             "/;%252Fa%2f_waf",
             "_waf/x",
+            "/_waf./x",
+            "/_waf../x",
+            "/_waf%20/x",
+            "/_waf%2e",
+            "/_waf%252E%2520/x",
+            "/_waf.;a/x",
+            "/_waf%09",
+            "/_waf%00.html",
+            "/x/..%20/_waf",
+            "/%20/_waf",
+            "/x/.../_waf./y",
         ] {
             assert!(is_own(own), "{own}");
         }
@@ -386,6 +414,8 @@ mod tests {
             "/x_waf",
             "/_wa",
             "/_waf.html",
+            "/_waf%20x",
+            "/_.waf",
             "/%5fwafx",
             "/a%20b/_waf",
             "/x/../y/_waf",
@@ -416,6 +446,8 @@ mod tests {
             "/_waf//x",
             "/_waf/%2e%2e/x",
             "/_waf/x%2f..",
+            "/_waf/%20/x",
+            "/_waf/..%20",
             "/_waf/..;/x",
         ] {
             assert!(!own_path_exact(other), "{other}");
@@ -455,6 +487,8 @@ mod tests {
             "/static/.;/../x",
             "/static/a%2f../../x",
             "/static/%5c/../x",
+            "/static/..%20/x",
+            "/static/.../x",
         ] {
             assert!(!is_exempt(counted, &prefixes), "{counted}");
         }
@@ -541,7 +575,7 @@ mod tests {
     }
 
     /// One reading of a path, as some application might make it: whether it ever stands in `/_waf`.
-    fn enters_own(path: &str, decodings: u8, backslash: bool, cut: bool, merge: bool) -> bool {
+    fn enters_own(path: &str, decodings: u8, [backslash, cut, merge, trim]: [bool; 4]) -> bool {
         let mut path = decode_twin(path, is_unreserved);
         for _ in 0..decodings {
             path = decode_twin(&path, |byte| byte.is_ascii());
@@ -555,6 +589,12 @@ mod tests {
                 segment.split(';').next().unwrap()
             } else {
                 segment
+            };
+            let end = |letter: char| letter == '.' || letter <= ' ';
+            let segment = match segment.trim_end_matches(end) {
+                _ if !trim => segment,
+                "" if segment.matches('.').count() > 1 => "..",
+                stem => stem,
             };
             match segment {
                 "." => {}
@@ -581,7 +621,7 @@ mod tests {
 
     const PIECES: &[&str] = &[
         "/", "/", "/", ".", "..", "a", "b", "_waf", "_WAF", "%5fwaf", "%255fwaf", "%2e", "%2E%2e",
-        "%252e", "%2f", "%252F", "\\", "%5c", ";", "%3b", "%", "%4", "é", "%25",
+        "%252e", "%2f", "%252F", "\\", "%5c", ";", "%3b", "%", "%4", "é", "%25", "%20",
     ];
 
     proptest! {
@@ -603,8 +643,9 @@ mod tests {
         fn no_reading_of_a_forwarded_path_is_own(path in path_of(PIECES)) {
             if !is_own(&path) {
                 for decodings in 0..=2 {
-                    for bits in 0..8 {
-                        prop_assert!(!enters_own(&path, decodings, bits & 1 > 0, bits & 2 > 0, bits & 4 > 0));
+                    for bits in 0..16 {
+                        let reading = [1, 2, 4, 8].map(|bit| bits & bit > 0);
+                        prop_assert!(!enters_own(&path, decodings, reading));
                     }
                 }
             }
@@ -614,7 +655,8 @@ mod tests {
         /// `/_waf`.
         #[test]
         fn plain_paths_are_judged_exactly(path in path_of(&["/", "/", "/", ".", "..", "a", "_waf", "_WAF", "x_waf"])) {
-            prop_assert_eq!(is_own(&path), enters_own(&path, 0, false, false, true));
+            let entered = [true, false].map(|trim| enters_own(&path, 0, [false, false, true, trim]));
+            prop_assert_eq!(is_own(&path), entered.contains(&true));
         }
 
         /// CHECK-1: what is routed as ours is ours.

@@ -7,7 +7,7 @@
 
 use std::borrow::Cow;
 
-use crate::path::loosely;
+use crate::path::{is_cut, loosely};
 
 /// Whether the case of letters counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -70,10 +70,6 @@ pub(super) fn of_rule(path: &str, case: Case) -> Vec<Box<[u8]>> {
 pub(super) fn stem(text: &[u8]) -> Option<&[u8]> {
     let last = text.iter().rposition(|byte| !is_cut(*byte))?;
     text.get(..=last)
-}
-
-const fn is_cut(byte: u8) -> bool {
-    byte == b'.' || byte <= b' ' || byte == 0x7f
 }
 
 /// The text in small letters, unless case counts. What is no UTF-8 has none but those of ASCII.
