@@ -13,6 +13,10 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::canonical::{self, CanonicalError};
+use crate::strict::Limits;
+
+/// Members that `meta` has at most (message.schema.json).
+const MAX_META: usize = 32;
 
 /// A signature algorithm. There is one; a stored key says which it is for, a message never decides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -261,7 +265,8 @@ impl SecretKey {
     /// `message` with `meta.alg`, `meta.kid` and `meta.sig`, whatever they were before.
     ///
     /// # Errors
-    /// [`SignError`] where the message lacks what a signed one needs: `id`, `ts`, `from`.
+    /// [`SignError`] where the message lacks what a signed one needs, `id`, `ts` and `from`, or where
+    /// it would be larger than receivers take.
     pub fn sign(&self, message: &Value) -> Result<Value, SignError> {
         let mut message = message.clone();
         let members = message.as_object_mut().ok_or(SignError::NoObject)?;
@@ -275,12 +280,22 @@ impl SecretKey {
         meta.insert("alg".to_owned(), Algorithm::Ed25519.name().into());
         meta.insert("kid".to_owned(), self.public.kid().into());
         meta.shift_remove("sig");
+        // `sig` is one more.
+        let members = meta.len() + 1;
+        if members > MAX_META {
+            return Err(SignError::MetaTooLarge(members));
+        }
         let sig = self.key.sign(&signed_bytes(&message)?);
         if let Some(meta) = message.get_mut("meta").and_then(Value::as_object_mut) {
             meta.insert(
                 "sig".to_owned(),
                 BASE64URL_NOPAD.encode(&sig.to_bytes()).into(),
             );
+        }
+        // As JSON without blanks.
+        let length = message.to_string().len();
+        if length > Limits::MESSAGE.bytes {
+            return Err(SignError::TooLong(length));
         }
         Ok(message)
     }
@@ -342,6 +357,12 @@ pub enum SignError {
     /// `meta` is something else.
     #[error("meta is not an object")]
     Meta,
+    /// Signed, `meta` would have more members than a message may.
+    #[error("with the signature meta has {0} members, {MAX_META} are allowed")]
+    MetaTooLarge(usize),
+    /// Signed, the message would be longer than a message may.
+    #[error("with the signature the message is {0} bytes long, {max} are allowed", max = Limits::MESSAGE.bytes)]
+    TooLong(usize),
     /// There is no canonical form.
     #[error(transparent)]
     Canonical(#[from] CanonicalError),

@@ -8,6 +8,7 @@ use weir_schema::{
     signature::{
         Algorithm, KeyError, PublicKey, SecretKey, SignError, VerifyError, signed_bytes, verify,
     },
+    strict,
 };
 
 use crate::support::{CATALOG, EXAMPLES};
@@ -266,6 +267,30 @@ fn a_message_without_what_a_signature_needs_is_not_signed() {
     assert_eq!(alice().sign(&odd), Err(SignError::Meta));
     odd["meta"] = json!({ "n": u64::MAX });
     assert!(matches!(alice().sign(&odd), Err(SignError::Canonical(_))));
+}
+
+/// SCHEMA-7: what would be larger than receivers take is not signed. At the bound it is, and is read.
+#[test]
+fn what_is_too_large_with_its_signature_is_not_signed() {
+    let with_meta = |members: usize| {
+        let mut message = message();
+        let members = (0..members).map(|number| (format!("m{number}"), json!(number)));
+        message["meta"] = members.collect::<serde_json::Map<_, _>>().into();
+        alice().sign(&message)
+    };
+    assert_eq!(with_meta(29).unwrap()["meta"].as_object().unwrap().len(), 32);
+    assert_eq!(with_meta(30), Err(SignError::MetaTooLarge(33)));
+
+    let with_text = |length: usize| {
+        let mut message = message();
+        message["body"] = "x".repeat(length).into();
+        alice().sign(&message)
+    };
+    let empty = with_text(0).unwrap().to_string().len();
+    let largest = with_text(65_536 - empty).unwrap().to_string();
+    assert_eq!(largest.len(), 65_536);
+    assert!(strict::parse(largest.as_bytes()).is_ok());
+    assert_eq!(with_text(65_537 - empty), Err(SignError::TooLong(65_537)));
 }
 
 /// Every pointer into `value`, the value itself first.

@@ -180,6 +180,18 @@ fn a_pubkey_message_is_made_and_trusted_until_it_ends() {
     }
     let endless = run(&["verify", "--key", &public, &signed], "");
     assert!(endless.status.success(), "{}", stdout(&endless));
+
+    // A key without an end has not ended.
+    let mut timeless = signable("3");
+    timeless["ts"] = "2026-03-01T13:00:00+01:00".into();
+    let signed = run(&["sign", "--key", &private], &timeless.to_string());
+    for key in [&public, &announcement] {
+        let output = run(&["verify", "--key", key], stdout(&signed));
+        assert_eq!(
+            reports(&output)[0]["error"],
+            "ts is \"2026-03-01T13:00:00+01:00\", which is no time in UTC"
+        );
+    }
 }
 
 /// SCHEMA-8, SCHEMA-7

@@ -142,8 +142,14 @@ fn verified(
         found.map(|known| &known.key)
     })
     .map_err(|error| error.to_string())?;
-    if !found.is_some_and(|known| known.counts_at(&verified.ts)) {
-        return Err("the key ended before the message was made".to_owned());
+    if let Some(known) = found
+        && !known.counts_at(&verified.ts)
+    {
+        let is_time = Announced::from(known.key.clone()).counts_at(&verified.ts);
+        return Err(match is_time {
+            true => "the key ended before the message was made".to_owned(),
+            false => format!("ts is {:?}, which is no time in UTC", verified.ts),
+        });
     }
     if let Some(store) = store {
         replay::admit(store, &verified, now()).map_err(|error| error.to_string())?;
