@@ -56,7 +56,10 @@ pub fn check(settings: &Settings, clock: &Clock) -> Found {
     let mut found = Found::default();
     let directory = directory(dir);
     // Then nothing in it can be judged.
-    let is_closed = matches!(directory, Err(StateError::Closed { .. }));
+    let is_closed = matches!(
+        directory,
+        Err(StateError::Closed { .. } | StateError::NoDirectory(_))
+    );
     match directory {
         Ok(is_held) => found.is_held = is_held,
         Err(error) => found.faults.push(error.to_string()),
@@ -121,10 +124,6 @@ fn directory(dir: &Path) -> Result<bool, StateError> {
         error,
     };
     match fs::metadata(dir) {
-        Ok(found) if !found.is_dir() => Err(StateError::Make {
-            dir: dir.to_owned(),
-            error: io::Error::other("it is no directory"),
-        }),
         Ok(_) => writable(dir).map(|()| held).map_err(dir_of),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let above = dir.ancestors().skip(1).find(|above| above.exists());

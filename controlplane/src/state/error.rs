@@ -22,6 +22,9 @@ pub enum StateError {
         dir.display(), owner.map(|uid| format!(" (uid {uid})")).unwrap_or_default()
     )]
     Closed { dir: PathBuf, owner: Option<u32> },
+    /// Something else has its name.
+    #[error("WAF_STATE_DIR {} is no directory; move it away or set another", .0.display())]
+    NoDirectory(PathBuf),
     /// It cannot be looked at.
     #[error("state directory {} cannot be read: {error}", dir.display())]
     Unreadable { dir: PathBuf, error: io::Error },

@@ -93,12 +93,16 @@ impl StateLock {
 /// would be called unreadable, and the directory is what has to be mended.
 ///
 /// # Errors
-/// [`StateError::Closed`]
+/// [`StateError::Closed`], [`StateError::NoDirectory`]
 pub fn may_enter(dir: &Path) -> Result<(), StateError> {
+    let found = fs::metadata(dir).ok();
+    if found.as_ref().is_some_and(|found| !found.is_dir()) {
+        return Err(StateError::NoDirectory(dir.to_owned()));
+    }
     match access(dir, Access::EXEC_OK) {
         Err(Errno::ACCESS) => Err(StateError::Closed {
             dir: dir.to_owned(),
-            owner: fs::metadata(dir).ok().map(|found| found.uid()),
+            owner: found.map(|found| found.uid()),
         }),
         _ => Ok(()),
     }
@@ -146,5 +150,19 @@ mod tests {
         assert!(matches!(foreign, Err(StateError::InUse { .. })));
         drop((new, elsewhere));
         assert!(!in_use(dir.path()) && !in_use(other.path()));
+    }
+
+    /// STATE-6: what is no directory is called that, whoever asks; root may enter no file either.
+    #[test]
+    fn a_file_in_the_place_of_the_directory_is_told() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let Err(error) = StateLock::claim(file.path()) else {
+            panic!("a file was locked");
+        };
+        let told = format!(
+            "WAF_STATE_DIR {} is no directory; move it away or set another",
+            file.path().display()
+        );
+        assert_eq!(error.to_string(), told);
     }
 }
