@@ -95,6 +95,11 @@ pub struct PassedIn {
     pub admin: Option<TcpListener>,
 }
 
+/// Whether a supervisor passes listeners that are not taken yet.
+pub fn is_given() -> bool {
+    std::env::var_os("LISTEN_FDS").is_some()
+}
+
 /// The listening sockets that were passed in (`LISTEN_FDS`, `LISTEN_PID`): by `LISTEN_FDNAMES`, one
 /// named `https` speaks TLS, `admin` is the admin listener, others are plain. None if there are
 /// none.

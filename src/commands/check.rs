@@ -1,7 +1,7 @@
 //! `weir check`: everything that a start would find, and what an operator should know, without
 //! starting (CONTROL-4).
 
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -115,11 +115,7 @@ fn judge(loaded: Loaded, asking: &Asking) -> Result<Findings, Failure> {
             places.join(",")
         ));
     } else {
-        let faults = settings
-            .listen
-            .iter()
-            .filter_map(|place| can_be_bound(place).err());
-        found.faults.extend(faults.map(|error| error.to_string()));
+        found.faults.extend(unbound(settings));
     }
     match settings.endpoints.admin_listen {
         Some(address) if same("WAF_ADMIN_LISTEN") => {
@@ -127,16 +123,35 @@ fn judge(loaded: Loaded, asking: &Asking) -> Result<Findings, Failure> {
                 "the running service holds WAF_ADMIN_LISTEN={address}"
             ));
         }
-        Some(address) => {
-            let bound = std::net::TcpListener::bind(address).err();
-            let fault =
-                bound.map(|error| format!("WAF_ADMIN_LISTEN: {address} cannot be bound: {error}"));
-            found.faults.extend(fault);
-        }
+        Some(address) => found.faults.extend(unbound_admin(address)),
         None => {}
     }
     found.warnings.extend(warnings(settings));
     Ok(found)
+}
+
+/// Everything that stops a start with these settings, which a start itself tells of one at a time.
+/// `is_given`: a supervisor passes the listeners.
+pub fn faults(settings: &Settings, is_given: bool) -> Vec<String> {
+    let mut faults = check(settings, &Clock::system()).faults;
+    if !is_given {
+        faults.extend(unbound(settings));
+        faults.extend(settings.endpoints.admin_listen.and_then(unbound_admin));
+    }
+    faults
+}
+
+/// The places of `WAF_LISTEN` that cannot be had.
+fn unbound(settings: &Settings) -> impl Iterator<Item = String> {
+    let bound = settings.listen.iter().map(can_be_bound);
+    bound.filter_map(|bound| bound.err().map(|error| error.to_string()))
+}
+
+fn unbound_admin(address: SocketAddr) -> Option<String> {
+    let error = std::net::TcpListener::bind(address).err()?;
+    Some(format!(
+        "WAF_ADMIN_LISTEN: {address} cannot be bound: {error}"
+    ))
 }
 
 /// The settings of the service that answers at the control socket.

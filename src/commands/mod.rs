@@ -4,12 +4,14 @@ use std::process::ExitCode;
 
 use weir_shared::settings::{Loaded, Refused};
 
+use crate::channel;
 use crate::predecessor;
 use crate::process_log;
 use crate::serve;
 use crate::service::{EXIT_SOFTWARE, StartError};
 use crate::signals::Signals;
 use crate::sources::Sources;
+use crate::systemd;
 
 pub mod alerts;
 pub mod ask;
@@ -101,6 +103,7 @@ pub fn run(sources: Sources, loaded: Loaded, announce: serve::Announce) -> ExitC
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
+    let (settings, is_given) = (loaded.settings.clone(), systemd::is_given());
     let ended = serve::serve(sources, loaded, &mut signals, announce);
     if let Err(error @ StartError::ThreadEnded(_)) = &ended {
         // Nobody may read standard error any more: it goes the way that does not wait.
@@ -113,8 +116,15 @@ pub fn run(sources: Sources, loaded: Loaded, announce: serve::Announce) -> ExitC
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(StartError::ThreadEnded(_)) => ExitCode::from(EXIT_SOFTWARE),
-        Err(error @ StartError::Unfit(_)) => {
-            eprintln!("weir: {error}");
+        Err(StartError::Unfit(first)) => {
+            eprintln!("weir: {first}");
+            // A start ends at the first fault; whoever mends it mends the others too (SETTING-1).
+            let is_successor = std::env::var_os(channel::NAME).is_some();
+            if !is_successor {
+                let faults = check::faults(&settings, is_given);
+                let further = faults.iter().filter(|fault| **fault != first);
+                further.for_each(|fault| eprintln!("weir: {fault}"));
+            }
             ExitCode::from(EXIT_CONFIG)
         }
         Err(error @ StartError::System(_)) => {
