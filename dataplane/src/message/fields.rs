@@ -12,7 +12,7 @@ use http::header::{
 };
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method, Uri, Version};
-use weir_shared::lookup::Lookup;
+use weir_shared::lookup::{Lookup, Origin};
 use weir_shared::rules::is_read_as;
 
 use crate::message::head::{Form, Head};
@@ -277,16 +277,17 @@ pub fn nominated_by_client(client: &impl Fields) -> Vec<HeaderName> {
     nominated(client.values_of(&CONNECTION), names.iter())
 }
 
-/// Tells the application what is known of the client (LOOKUP-6). The client's own fields of these
-/// names do not go on.
+/// Tells the application what is known of the client (LOOKUP-6), as it counts here: the AS number of
+/// a client without a country is unknown (LOOKUP-4). The client's own fields of these names do not go
+/// on.
 pub fn add_lookup(lookup: Option<&Lookup>, mut put: impl FnMut(&str, &[u8])) {
     let Some(lookup) = lookup else { return };
+    let asn = Origin::of(lookup).asn.and(lookup.asn.as_deref());
     for (name, value) in [
-        (X_CLIENT_ASN, &lookup.asn),
-        (X_CLIENT_COUNTRY, &lookup.country),
+        (X_CLIENT_ASN, asn),
+        (X_CLIENT_COUNTRY, lookup.country.as_deref()),
     ] {
         let value = value
-            .as_deref()
             .and_then(|text| HeaderValue::from_str(text).ok());
         if let Some(value) = value {
             put(name.as_str(), value.as_bytes());
@@ -626,6 +627,29 @@ mod tests {
             "x!original.url",
         ] {
             assert!(!map.contains_key(gone), "{gone}");
+        }
+    }
+
+    /// LOOKUP-6, LOOKUP-4: the application is told what is known: without a country nothing is.
+    #[test]
+    fn the_as_number_of_an_unknown_client_is_not_told() {
+        let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+        for (country, asn, told) in [
+            ("DE", "AS64496", vec!["AS64496", "DE"]),
+            ("DE", "", vec!["DE"]),
+            ("DE", "AS64512", vec!["DE"]),
+            ("", "AS64496", vec![]),
+        ] {
+            let lookup = Lookup {
+                country: text(country),
+                asn: text(asn),
+                as_name: None,
+            };
+            let mut put = Vec::new();
+            add_lookup(Some(&lookup), |_, value| {
+                put.push(String::from_utf8(value.to_vec()).unwrap());
+            });
+            assert_eq!(put, told, "{country} {asn}");
         }
     }
 
