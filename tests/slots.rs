@@ -1,15 +1,20 @@
 //! Who takes places, handshakes and connections and gives nothing for them (CONN-16): unfinished
-//! heads, netblocks that are refused, heads and health checks over HTTP/2 that are worth nothing.
+//! heads, bodies that do not come, netblocks that are refused, heads and health checks over HTTP/2
+//! that are worth nothing.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use crate::support::application::{After, Application};
 use crate::support::frames::{
-    ENHANCE_YOUR_CALM, Frames, HEADERS, PROTOCOL_ERROR, Reaction, WHOLE, frame, get as head,
+    DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, Frames, HEADERS, PROTOCOL_ERROR, Reaction,
+    WHOLE, frame, get as head, request,
 };
 use crate::support::raw_client::{Connection, get};
 use crate::support::weir::{METRICS_TOKEN, Weir};
-use crate::support::{wait_for, wait_until};
+use crate::support::{GATHERED, wait_for, wait_until};
 
 /// Nobody is a trusted proxy: every peer is a client, and loopback has many.
 const NO_PROXY: (&str, &str) = ("WAF_TRUSTED_PROXIES", "192.0.2.1");
@@ -97,6 +102,129 @@ fn unfinished_heads_of_other_workers_give_way() {
         ended.filter(|ended| *ended).count() >= 6
     });
     drop(visitors);
+}
+
+/// The head of a request with a body of this length.
+fn upload(target: &str, length: usize) -> Vec<u8> {
+    format!("POST {target} HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n").into_bytes()
+}
+
+/// Sends a body a byte each 300 ms until it is told to end, then the rest; what is answered.
+fn trickle(mut connection: Connection, length: usize, ends: &AtomicBool) -> Option<u16> {
+    let mut left = length;
+    while !ends.load(Relaxed) && left > 1 {
+        connection.send_what_is_taken(b"x");
+        left -= 1;
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    connection.send_what_is_taken(&vec![b'x'; left]);
+    Some(connection.try_response(false).ok()?.status)
+}
+
+/// CONN-16, CONN-13: requests of whose body nothing comes give way, the oldest first, with a 408
+/// that is counted and logged once. A body that trickles keeps its place, and so does one that is
+/// at the application, in the same netblock, which has the most connections.
+#[test]
+fn bodies_that_do_not_come_give_way() {
+    let application = Application::start(|exchange| {
+        exchange.read_body();
+        exchange.answer(200, &[], b"");
+        After::KeepAlive
+    });
+    let bound = ("WAF_MAX_CONNECTIONS", "8");
+    let unpaced = ("WAF_MIN_RATE", "off");
+    let weir = Weir::start(&application, &[NO_PROXY, ONE_WORKER, bound, unpaced]);
+    let mut working = Connection::open_from(weir.address(), "127.0.9.101");
+    working.send(&upload("/working", 2 * GATHERED));
+    working.send(&[b'x'; GATHERED]);
+    wait_until("it is at the application", || {
+        !application.requests().is_empty()
+    });
+    let mut trickles = Connection::open_from(weir.address(), "127.0.9.102");
+    trickles.send(&upload("/trickles", 100));
+    let ends = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let trickling = scope.spawn(|| trickle(trickles, 100, &ends));
+        let mut held: Vec<_> = (1..=6)
+            .map(|last| {
+                let mut connection =
+                    Connection::open_from(weir.address(), &format!("127.0.9.{last}"));
+                connection.send(&upload(&format!("/held/{last}"), 100));
+                connection.wait_until_read();
+                // The worker's clock is read on its tick: a later one is younger.
+                std::thread::sleep(Duration::from_millis(120));
+                connection
+            })
+            .collect();
+        std::thread::sleep(A_SECOND_OLD);
+        let open = |number: usize| visitor(&weir, &format!("127.0.1{number}.1")).expect("a place");
+        let mut visitors: Vec<_> = (0..5).map(open).collect();
+        // The youngest is there, and its request goes on.
+        let mut youngest = held.pop().expect("six");
+        youngest.send(&[b'x'; 100]);
+        assert_eq!(youngest.response().status, 200);
+        for (index, connection) in held.iter_mut().enumerate() {
+            let answer = connection.response();
+            assert_eq!(answer.status, 408, "{index}");
+            let line = weir.line_of(&format!("/held/{}", index + 1));
+            assert_eq!(answer.header("x-request-id"), line["request_id"].as_str());
+            assert_eq!(line["action"], "too_slow");
+            assert_eq!(line["status"], 408);
+            // Nobody waits for its client to close.
+            wait_until("a reset", || !connection.send_within(b"x", A_SECOND_OLD));
+        }
+        // It is idle now, and goes before the two that work.
+        visitors.push(open(5));
+        assert!(youngest.ends());
+        visitors.push(open(6));
+        assert!(visitors[0].ends(), "the one that is idle longest");
+        ends.store(true, Relaxed);
+        assert_eq!(trickling.join().expect("no panic"), Some(200));
+    });
+    working.send(&[b'x'; GATHERED]);
+    assert_eq!(working.response().status, 200);
+    let errors = weir.metric("waf_connection_errors_total{kind=\"too_slow\"}");
+    assert_eq!(errors, Some(5.0));
+}
+
+/// CONN-16, CONN-13: a connection of HTTP/2 gives way where none of its streams has sent the
+/// beginning of its body; one stream that is at the application, or has nothing to send, keeps it.
+#[test]
+fn streams_whose_bodies_do_not_come_give_way() {
+    let goes_on = Arc::new(AtomicBool::new(false));
+    let waits = Arc::clone(&goes_on);
+    let application = Application::start(move |exchange| {
+        exchange.read_body();
+        if exchange.request.target == "/works" {
+            wait_until("it may go on", || waits.load(Relaxed));
+        }
+        exchange.answer(200, &[], b"");
+        After::KeepAlive
+    });
+    let bound = ("WAF_MAX_CONNECTIONS", "1");
+    let weir = Weir::start(&application, &[NO_PROXY, ONE_WORKER, H2, bound]);
+    let mut frames = Frames::open(weir.address());
+    let begins = |target: &str| request("POST", target, &[]);
+    frames.send(&frame(HEADERS, WHOLE, 1, &head("/works", &[])));
+    frames.send(&frame(HEADERS, END_HEADERS, 3, &begins("/held/1")));
+    frames.send(&frame(HEADERS, END_HEADERS, 5, &begins("/held/2")));
+    frames.send(&frame(HEADERS, END_HEADERS, 7, &begins("/ends")));
+    wait_until("a request at the application", || {
+        !application.requests().is_empty()
+    });
+    std::thread::sleep(A_SECOND_OLD);
+    assert!(visitor(&weir, "127.0.11.1").is_none(), "it has the place");
+    goes_on.store(true, Relaxed);
+    assert_eq!(frames.reaction(1), Reaction::Status(200));
+    frames.send(&frame(DATA, END_STREAM, 7, b"x"));
+    assert_eq!(frames.reaction(7), Reaction::Status(200));
+    wait_for("a place", || visitor(&weir, "127.0.11.1"));
+    assert_eq!(frames.end(), Reaction::Goaway(ENHANCE_YOUR_CALM));
+    for target in ["/held/1", "/held/2"] {
+        assert_eq!(weir.line_of(target)["action"], "too_slow");
+    }
+    let errors = weir.metric("waf_connection_errors_total{kind=\"too_slow\"}");
+    assert_eq!(errors, Some(1.0));
 }
 
 /// CONN-16: a netblock that is refused opens so many connections a second; those beyond are closed

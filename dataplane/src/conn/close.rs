@@ -95,6 +95,18 @@ impl Downstream {
         Some(Rank { size, since_ns })
     }
 
+    /// Ends it for another, which takes its place.
+    pub fn give_way(&self) {
+        self.watch.borrow_mut().give_way(self.clock.mono_ns());
+    }
+
+    /// The beginning of a body has come: the connection gives way no more.
+    pub fn end_beginning(&self) {
+        if self.deadlines().end_beginning() {
+            self.slot.set_idle(false);
+        }
+    }
+
     /// Tells others whether it may.
     pub fn tell_whether_it_gives_way(&self) {
         self.slot.set_idle(self.gives_way_since().is_some());
@@ -198,5 +210,67 @@ fn readiness(socket: &TcpStream) -> Ready {
     match told.poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(Ok(ready)) => ready,
         Poll::Ready(Err(_)) | Poll::Pending => Ready::EMPTY,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+    use std::sync::Arc;
+
+    use tokio::net::TcpListener;
+    use weir_shared::clock::Clock;
+    use weir_shared::settings::ConnectionSettings;
+
+    use super::*;
+    use crate::conn::deadlines::{Deadlines, Timeouts};
+    use crate::conn::{Arrival, PeerIs};
+    use crate::worker::clock::CoarseClock;
+    use crate::worker::limits::ConnectionLimits;
+
+    /// CONN-16, CONN-2: a connection whose body came late is idle anew behind its answer. Whoever
+    /// found none to close before looks again.
+    #[test]
+    fn a_connection_whose_body_came_is_idle_anew() {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_io().build().unwrap();
+        runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let stream = TcpStream::connect(listener.local_addr().unwrap()).await;
+            let settings = ConnectionSettings {
+                max: 1,
+                ..ConnectionSettings::default()
+            };
+            let limits = Arc::new(ConnectionLimits::new(&settings, 1));
+            let slot = limits.enter(0, None, &Arc::default(), || false).ok();
+            let (clock, manual) = Clock::manual(0);
+            let clock = CoarseClock::new(clock);
+            let arrival = Arrival {
+                peer: IpAddr::V4(Ipv4Addr::LOCALHOST),
+                peer_is: PeerIs::Anybody,
+                trusted: false,
+                scheme: "http",
+            };
+            let timeouts = Timeouts {
+                head_ns: u64::MAX,
+                body_ns: u64::MAX,
+                idle_ns: u64::MAX,
+                send_ns: u64::MAX,
+                min_rate: None,
+            };
+            let now = Rc::clone(&clock);
+            let downstream =
+                Downstream::new(stream.unwrap(), arrival, slot.unwrap(), now, timeouts);
+            downstream.begin_request();
+            downstream.timed(Deadlines::await_beginning);
+            manual.advance_ms(1_000);
+            clock.tick();
+            downstream.tell_whether_it_gives_way();
+            assert!(downstream.gives_way_since().is_some());
+            let begun = limits.idle_begun(0);
+            downstream.end_beginning();
+            downstream.end_request();
+            assert_eq!(limits.idle_begun(0), begun + 1);
+        });
     }
 }

@@ -4,6 +4,8 @@
 //! A timer costs a boxed sleep a request. Here a connection notes its deadlines as it goes on, and
 //! the worker's sweeper asks all of them on its tick.
 
+use crate::conn::pace::{NEVER, Pace};
+
 /// Time-outs of a client connection, nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
@@ -22,9 +24,10 @@ pub struct Timeouts {
 /// How long a connection may be idle at most after a refusal or a health check (CONN-3).
 const SHORT_IDLE_NS: u64 = 5_000_000_000;
 
-/// From so long on a head that is not finished counts as idle (CONN-16): who has something to ask
-/// has mostly asked it by then, and a head costs nothing to leave unfinished.
-const SLOW_HEAD_NS: u64 = 1_000_000_000;
+/// From so long on a head that is not finished counts as idle, and a request whose body does not
+/// come (CONN-16): who has something to ask has mostly asked it by then, and a request costs
+/// nothing to leave unfinished.
+const UNFINISHED_NS: u64 = 1_000_000_000;
 
 /// How long a connection that was just accepted may take for its first request once the service
 /// stops (CONN-14).
@@ -47,6 +50,9 @@ enum Phase {
     /// A request is being answered, or the connection is a tunnel. The time-outs of the body and of
     /// the application apply where the request waits for them.
     Busy,
+    /// The same, and the beginning of its body is waited for: the application knows nothing of the
+    /// request yet (CONN-13). Of a connection of HTTP/2: so for every stream.
+    Gathering,
 }
 
 /// A deadline that was missed.
@@ -64,9 +70,6 @@ pub enum Missed {
     Upstream,
 }
 
-/// A deadline that is never reached; no time.
-const NEVER: u64 = u64::MAX;
-
 /// The deadlines of one client connection.
 #[derive(Debug)]
 pub struct Deadlines {
@@ -74,7 +77,8 @@ pub struct Deadlines {
     phase: Phase,
     /// When the phase must have ended.
     phase_end: u64,
-    /// Since when it is idle, if it is; or since when its head has been coming.
+    /// Since when it is idle, if it is; or since when its head has been coming. While the beginning
+    /// of a body comes: the end of the time for which enough of it has come.
     idle_since: u64,
     /// It may be idle for a short time only after this response.
     short: bool,
@@ -181,13 +185,20 @@ impl Deadlines {
         (is_idle && self.write == NEVER).then_some(self.idle_since)
     }
 
-    /// Since when the connection may be closed for another, if it may: it is idle, or a head has
-    /// been coming for a second (CONN-16).
+    /// Since when the connection may be closed for another, if it may: it is idle, a head has been
+    /// coming for a second, or the beginning of a body has not come for as long (CONN-16).
     pub fn gives_way_since(&self, now_ns: u64) -> Option<u64> {
         let since = self.idle_since;
-        let is_slow = now_ns.saturating_sub(since) >= SLOW_HEAD_NS;
-        let is_slow_head = self.phase == Phase::Head && is_slow;
-        self.idle_since().or_else(|| is_slow_head.then_some(since))
+        let is_slow = now_ns.saturating_sub(since) >= UNFINISHED_NS;
+        let is_unfinished = self.phase == Phase::Head || self.gathers_since().is_some();
+        (self.idle_since()).or_else(|| (is_unfinished && is_slow).then_some(since))
+    }
+
+    /// Where the beginning of a body is waited for, and nothing else: the end of the time for which
+    /// enough of it has come.
+    pub fn gathers_since(&self) -> Option<u64> {
+        let gathers = self.phase == Phase::Gathering && self.write == NEVER;
+        gathers.then_some(self.idle_since)
     }
 
     /// The response has ended: the next request is awaited.
@@ -230,7 +241,7 @@ impl Deadlines {
                 self.phase = Phase::Head;
                 self.idle_since = now_ns;
             }
-            Phase::Head | Phase::Busy => {}
+            Phase::Head | Phase::Busy | Phase::Gathering => {}
         }
     }
 
@@ -277,8 +288,40 @@ impl Deadlines {
         }
     }
 
+    /// The request waits for more of the beginning of its body (CONN-13).
+    pub fn await_beginning(&mut self, now_ns: u64) {
+        if self.phase == Phase::Busy {
+            self.phase = Phase::Gathering;
+            self.idle_since = now_ns;
+        }
+    }
+
+    /// The beginning has come; whether it was waited for.
+    pub fn end_beginning(&mut self) -> bool {
+        let was_awaited = self.phase == Phase::Gathering;
+        if was_awaited {
+            self.phase = Phase::Busy;
+        }
+        was_awaited
+    }
+
+    /// Whether every stream of this connection waits for the beginning of a body; for one of them
+    /// enough has come up to `since_ns`.
+    pub fn streams_gather(&mut self, all: bool, since_ns: u64) {
+        if matches!(self.phase, Phase::Busy | Phase::Gathering) {
+            self.phase = if all { Phase::Gathering } else { Phase::Busy };
+            self.idle_since = self.idle_since.max(since_ns);
+        }
+    }
+
     /// So many bytes more of the body came, or its end.
     pub fn got_body(&mut self, now_ns: u64, bytes: u64) {
+        if self.phase == Phase::Gathering {
+            // A byte now and then holds no place: each stands for the time that it may take.
+            let rate = self.timeouts.min_rate.unwrap_or(0).max(1);
+            let time = bytes.saturating_mul(1_000_000_000) / rate;
+            self.idle_since = self.idle_since.saturating_add(time).min(now_ns);
+        }
         self.body = NEVER;
         self.sending.moved(now_ns, bytes);
     }
@@ -365,7 +408,7 @@ impl Deadlines {
             return Some(match self.phase {
                 Phase::Head => Missed::Head,
                 Phase::Unused | Phase::Idle => Missed::Next,
-                Phase::Busy => Missed::Client,
+                Phase::Busy | Phase::Gathering => Missed::Client,
             });
         }
         let paced = self.timeouts.min_rate.filter(|_| !self.is_tunnel);
@@ -385,114 +428,10 @@ impl Deadlines {
     }
 }
 
-/// A client is judged by so much time in which it was waited for.
-const WINDOW_NS: u64 = 30_000_000_000;
-const WINDOW_SECONDS: u64 = WINDOW_NS / 1_000_000_000;
-/// Bytes beyond what was wanted in a window that count in the next, at most. What a client takes is
-/// seen in steps: TCP tells of room in segments, and the system hands them on in bursts of up to
-/// this size. A slow and steady client has them seldom.
-const STEP: u64 = 64 * 1024;
-
-/// One direction of a connection.
-#[derive(Debug)]
-pub struct Pace {
-    /// Since when the client is waited for, if it is.
-    since: u64,
-    /// How long it was waited for before, in this window.
-    waited: u64,
-    /// Bytes that moved in this window.
-    bytes: u64,
-    /// The client was waited for at all.
-    begun: bool,
-}
-
-impl Pace {
-    /// Nobody was waited for yet.
-    pub const fn new() -> Self {
-        Self {
-            since: NEVER,
-            waited: 0,
-            bytes: 0,
-            begun: false,
-        }
-    }
-
-    /// Forgets everything.
-    pub fn reset(&mut self) {
-        self.since = NEVER;
-        self.waited = 0;
-        self.bytes = 0;
-        self.begun = false;
-    }
-
-    /// The client is waited for from now on.
-    pub fn wait(&mut self, now_ns: u64) {
-        self.begun = true;
-        if self.since == NEVER {
-            self.since = now_ns;
-        }
-    }
-
-    /// The same where it was waited for before.
-    pub fn wait_again(&mut self, now_ns: u64) {
-        if self.begun {
-            self.wait(now_ns);
-        }
-    }
-
-    /// The client is not waited for any more.
-    pub fn pause(&mut self, now_ns: u64) {
-        self.waited = self.waited_ns(now_ns);
-        self.since = NEVER;
-    }
-
-    /// Bytes moved. What the system takes before it waits for the client says nothing of the
-    /// client.
-    pub fn moved(&mut self, now_ns: u64, bytes: u64) {
-        if self.begun {
-            self.bytes = self.bytes.saturating_add(bytes);
-            self.pause(now_ns);
-        }
-    }
-
-    /// So much time does not count. It may be among that which was waited, where something moved
-    /// before this was known.
-    pub fn put_off(&mut self, by_ns: u64) {
-        self.since = self.since.saturating_add(by_ns);
-        self.waited = self.waited.saturating_sub(by_ns);
-    }
-
-    /// Whether the client has been slower over a window than `least` bytes a second. Begins the
-    /// next window where one is over.
-    pub fn is_too_slow(&mut self, now_ns: u64, least: u64) -> bool {
-        let is_over = self.since != NEVER && self.waited_ns(now_ns) >= WINDOW_NS;
-        let wanted = least.saturating_mul(WINDOW_SECONDS);
-        if !is_over {
-            return false;
-        }
-        let Some(more) = self.bytes.checked_sub(wanted) else {
-            return true;
-        };
-        self.bytes = more.min(STEP);
-        self.waited = 0;
-        self.since = now_ns;
-        false
-    }
-
-    fn waited_ns(&self, now_ns: u64) -> u64 {
-        let since = self.since;
-        let waiting = if since == NEVER {
-            0
-        } else {
-            now_ns.saturating_sub(since)
-        };
-        self.waited.saturating_add(waiting)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::conn::pace::WINDOW_NS;
 
     const TIMEOUTS: Timeouts = Timeouts {
         head_ns: 10,
@@ -538,20 +477,94 @@ mod tests {
         };
         let mut deadlines = Deadlines::new(endless, 100);
         assert_eq!(deadlines.gives_way_since(100), Some(100));
-        for next in [0, 7 * SLOW_HEAD_NS] {
+        for next in [0, 7 * UNFINISHED_NS] {
             let begun = 200 + next;
             let at = |of: &Deadlines, after: u64| of.gives_way_since(begun + after);
             deadlines.client_sent(begun);
-            deadlines.client_sent(begun + SLOW_HEAD_NS - 1);
-            assert_eq!(at(&deadlines, SLOW_HEAD_NS - 1), None);
-            assert_eq!(at(&deadlines, SLOW_HEAD_NS), Some(begun));
+            deadlines.client_sent(begun + UNFINISHED_NS - 1);
+            assert_eq!(at(&deadlines, UNFINISHED_NS - 1), None);
+            assert_eq!(at(&deadlines, UNFINISHED_NS), Some(begun));
             assert_eq!(deadlines.idle_since(), None, "it is not idle yet");
             deadlines.begin_request();
-            assert_eq!(at(&deadlines, 2 * SLOW_HEAD_NS), None);
-            deadlines.end_request(begun + 2 * SLOW_HEAD_NS);
-            let idle = Some(begun + 2 * SLOW_HEAD_NS);
-            assert_eq!(at(&deadlines, 2 * SLOW_HEAD_NS), idle);
+            assert_eq!(at(&deadlines, 2 * UNFINISHED_NS), None);
+            deadlines.end_request(begun + 2 * UNFINISHED_NS);
+            let idle = Some(begun + 2 * UNFINISHED_NS);
+            assert_eq!(at(&deadlines, 2 * UNFINISHED_NS), idle);
         }
+    }
+
+    /// CONN-16, CONN-13: a request gives way where the beginning of its body has not come for a
+    /// second, and nothing else is waited for; one that is at the application does not.
+    #[test]
+    fn a_body_that_does_not_begin_gives_way() {
+        let mut deadlines = Deadlines::new(TIMEOUTS, 0);
+        deadlines.begin_request();
+        let at = |of: &Deadlines, now: u64| of.gives_way_since(now);
+        deadlines.await_beginning(200);
+        deadlines.await_beginning(201);
+        assert_eq!(at(&deadlines, 199 + UNFINISHED_NS), None);
+        assert_eq!(at(&deadlines, 200 + UNFINISHED_NS), Some(200));
+        assert_eq!(deadlines.idle_since(), None, "it is not idle");
+        deadlines.await_write(300);
+        assert_eq!(at(&deadlines, 200 + UNFINISHED_NS), None);
+        deadlines.wrote(300, 1);
+        assert_eq!(at(&deadlines, 200 + UNFINISHED_NS), Some(200));
+        deadlines.got_body(400, 1);
+        deadlines.await_beginning(400);
+        assert_eq!(at(&deadlines, 399 + UNFINISHED_NS), None);
+        assert_eq!(at(&deadlines, 400 + UNFINISHED_NS), Some(400));
+        assert!(deadlines.end_beginning() && !deadlines.end_beginning());
+        deadlines.await_body(500);
+        assert_eq!(at(&deadlines, 9 * UNFINISHED_NS), None);
+    }
+
+    /// CONN-16, CONN-7: a byte now and then holds no place. As much as the least rate asks does,
+    /// and what came at once counts for no time to come.
+    #[test]
+    fn a_body_that_trickles_gives_way() {
+        let timeouts = Timeouts {
+            min_rate: Some(500),
+            ..TIMEOUTS
+        };
+        let tenth = UNFINISHED_NS / 10;
+        for (bytes, first) in [(1, Some(11)), (44, Some(76)), (50, None), (5000, None)] {
+            let mut deadlines = Deadlines::new(timeouts, 0);
+            deadlines.begin_request();
+            deadlines.await_beginning(0);
+            let gives_way = (1..1000).find(|at| {
+                let is_slow = deadlines.gives_way_since(at * tenth).is_some();
+                deadlines.got_body(at * tenth, bytes);
+                is_slow
+            });
+            assert_eq!(gives_way, first, "{bytes}");
+            deadlines.got_body(1000 * tenth, 1_000_000);
+            assert_eq!(deadlines.gathers_since(), Some(1000 * tenth), "{bytes}");
+        }
+    }
+
+    /// CONN-16: a connection of HTTP/2 gives way where every stream waits for the beginning of a
+    /// body, a second after the last of them has had enough.
+    #[test]
+    fn streams_whose_bodies_do_not_come_give_way() {
+        let mut deadlines = Deadlines::new(TIMEOUTS, 0);
+        deadlines.streams_gather(true, 0);
+        assert_eq!(deadlines.gathers_since(), None, "no stream was opened");
+        deadlines.begin_request();
+        for (all, since, expected) in [
+            (false, 100, None),
+            (true, 200, Some(200)),
+            (true, 150, Some(200)),
+            (false, 300, None),
+            (true, 0, Some(300)),
+        ] {
+            deadlines.streams_gather(all, since);
+            assert_eq!(deadlines.gathers_since(), expected);
+        }
+        assert_eq!(deadlines.gives_way_since(299 + UNFINISHED_NS), None);
+        assert_eq!(deadlines.gives_way_since(300 + UNFINISHED_NS), Some(300));
+        deadlines.end_request(400);
+        deadlines.streams_gather(true, 500);
+        assert_eq!(deadlines.idle_since(), Some(400));
     }
 
     /// CONN-5: the time to be idle begins with the last byte that was written.
@@ -850,83 +863,5 @@ mod tests {
         deadlines.await_write(7);
         deadlines.await_upstream(7, NEVER);
         assert_eq!(deadlines.sweep(NEVER - 1), None);
-    }
-}
-
-#[cfg(test)]
-mod pace_tests {
-    use super::*;
-
-    const SECOND: u64 = 1_000_000_000;
-    const LEAST: u64 = 500;
-
-    /// When a client that moves `bytes` every `seconds` is found too slow, within two hours.
-    fn ends(bytes: u64, seconds: u64) -> Option<u64> {
-        let mut pace = Pace::new();
-        pace.wait(0);
-        (1..7_200).find(|now| {
-            if now % seconds == 0 {
-                pace.moved(now * SECOND, bytes);
-                pace.wait(now * SECOND);
-            }
-            pace.is_too_slow(now * SECOND, LEAST)
-        })
-    }
-
-    /// CONN-7: who is slower than the least rate over 30 s is found; who is not, is not, however
-    /// its bytes come.
-    #[test]
-    fn a_client_below_the_rate_is_found() {
-        assert_eq!(ends(0, 1), Some(30));
-        assert_eq!(ends(499, 1), Some(30));
-        assert_eq!(ends(500, 1), None);
-        assert_eq!(ends(15_000, 30), None);
-        assert_eq!(ends(14_999, 30), Some(30));
-        // Steps of the system's buffers, the first of them in time.
-        assert_eq!(ends(30_000, 29), None);
-        assert_eq!(ends(STEP, 25), None);
-        // What was fast once is no excuse for long.
-        let mut pace = Pace::new();
-        pace.wait(0);
-        pace.moved(SECOND, 1 << 40);
-        pace.wait(SECOND);
-        let found = (2..7_200).find(|now| pace.is_too_slow(now * SECOND, LEAST));
-        assert!(found.is_some_and(|seconds| seconds <= 6 * 30), "{found:?}");
-    }
-
-    /// CONN-10, CONN-7: time in which the worker stood still does not count, nor where the client
-    /// moved before that was known.
-    #[test]
-    fn time_that_is_put_off_does_not_count() {
-        for moves in [false, true] {
-            let mut pace = Pace::new();
-            pace.wait(0);
-            if moves {
-                pace.moved(60 * SECOND, 1);
-                pace.wait(60 * SECOND);
-            }
-            pace.put_off(60 * SECOND);
-            assert!(!pace.is_too_slow(90 * SECOND - 1, LEAST));
-            assert!(pace.is_too_slow(150 * SECOND, LEAST));
-        }
-    }
-
-    /// CONN-7: time in which the client is not waited for does not count, nor do bytes that the
-    /// system took before it first waited.
-    #[test]
-    fn only_time_in_which_it_is_waited_for_counts() {
-        let mut pace = Pace::new();
-        pace.moved(0, 1 << 40);
-        assert!(!pace.is_too_slow(1_000 * SECOND, LEAST));
-        pace.wait(1_000 * SECOND);
-        pace.pause(1_029 * SECOND);
-        assert!(!pace.is_too_slow(9_000 * SECOND, LEAST));
-        pace.wait(9_000 * SECOND);
-        assert!(!pace.is_too_slow(9_001 * SECOND - 1, LEAST));
-        assert!(pace.is_too_slow(9_001 * SECOND, LEAST));
-        pace.reset();
-        pace.wait(9_001 * SECOND);
-        assert!(!pace.is_too_slow(9_030 * SECOND, LEAST));
-        assert!(pace.is_too_slow(9_031 * SECOND, LEAST));
     }
 }

@@ -6,6 +6,7 @@ pub mod deadlines;
 pub mod handshake;
 pub mod inbound;
 pub mod interim;
+pub mod pace;
 pub mod proxy_protocol;
 pub mod reading;
 pub mod serve;

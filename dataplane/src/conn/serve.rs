@@ -141,7 +141,7 @@ async fn is_used_again(downstream: &Downstream) -> bool {
 async fn cut(worker: &Worker, downstream: &Downstream, ending: Ending) {
     let (kind, response) = match ending {
         Ending::HeadTimeout => (ConnectionError::HeadTimeout, REQUEST_TIMEOUT),
-        Ending::TooSlow => (ConnectionError::TooSlow, REQUEST_TIMEOUT),
+        Ending::TooSlow | Ending::Displaced => (ConnectionError::TooSlow, REQUEST_TIMEOUT),
         Ending::Panicked => (ConnectionError::Panic, PANICKED),
         Ending::No
         | Ending::Drain
@@ -155,6 +155,10 @@ async fn cut(worker: &Worker, downstream: &Downstream, ending: Ending) {
     let is_free = ending == Ending::HeadTimeout || !downstream.is_answering();
     if is_free && !downstream.interim().is_begun() {
         downstream.write_at_once(&last_words(response, downstream.cut_request()));
+    }
+    // Whoever takes the place has it already: a client that does not close is not to hold another.
+    if ending == Ending::Displaced {
+        return downstream.shutdown_write();
     }
     linger(downstream).await;
 }

@@ -20,6 +20,9 @@ pub enum Ending {
     /// A body was sent, or a response taken, at less than `WAF_MIN_RATE`: 408 where nothing of a
     /// response was written.
     TooSlow,
+    /// The body of a request does not come, and another connection takes the place: as one that is
+    /// too slow, and nobody waits for the client to close (CONN-16).
+    Displaced,
     /// The client of a WebSocket was banned or denied.
     Refused,
     /// The service stops: end after the running answer.
@@ -39,6 +42,7 @@ impl Ending {
             | Self::Idle
             | Self::Stalled
             | Self::TooSlow
+            | Self::Displaced
             | Self::Refused
             | Self::Abort
             | Self::Panicked => true,
@@ -145,6 +149,15 @@ impl Watch {
             Some(Missed::TooSlow) => self.finish(Ending::TooSlow, now_ns),
             Some(Missed::Upstream) => self.wake(),
         }
+    }
+
+    /// Asks the connection to end for another, and wakes its task.
+    pub fn give_way(&mut self, now_ns: u64) {
+        let ending = match self.deadlines.gathers_since() {
+            Some(_) => Ending::Displaced,
+            None => Ending::Idle,
+        };
+        self.finish(ending, now_ns);
     }
 
     /// Asks the connection to end, and wakes its task. A weaker ending changes nothing.

@@ -242,6 +242,11 @@ fn cut(counters: &Counters, ending: Ending) -> (Option<Reason>, bool) {
         Ending::TooSlow => (ConnectionError::TooSlow, Reason::ENHANCE_YOUR_CALM),
         Ending::Panicked => (ConnectionError::Panic, Reason::INTERNAL_ERROR),
         Ending::Idle => return (Some(Reason::NO_ERROR), false),
+        Ending::Displaced => {
+            // Whoever takes the place has it already.
+            counters.connection_error(ConnectionError::TooSlow);
+            return (Some(Reason::ENHANCE_YOUR_CALM), false);
+        }
         Ending::No | Ending::Drain | Ending::Stalled | Ending::Refused | Ending::Abort => {
             return (None, false);
         }

@@ -154,7 +154,9 @@ async fn answer(
     sink: &mut SendResponse<Queued>,
 ) -> Result<Response<ResponseBody>, Reason> {
     let downstream = &stream.downstream;
-    let status = match work(worker, stream, head, received, sink).await {
+    let answered = work(worker, stream, head, received, sink).await;
+    stream.note_gathering();
+    let status = match answered {
         Answered::Said(Ok(response)) => {
             send_interim(stream, sink);
             return Ok(response);
@@ -204,6 +206,7 @@ async fn work(
         match catch_unwind(AssertUnwindSafe(|| serving.as_mut().poll(cx))) {
             Ok(Poll::Ready(said)) => Poll::Ready(Answered::Said(said)),
             Ok(Poll::Pending) => {
+                stream.note_gathering();
                 if downstream.interim().take_asking() {
                     ask_for_body(sink);
                 }

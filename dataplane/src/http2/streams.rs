@@ -63,6 +63,8 @@ pub struct Streams {
     open: RefCell<Vec<Weak<Stream>>>,
     /// How many are open: until the last piece of the answer was written.
     count: Cell<usize>,
+    /// How many of them wait for the beginning of a body (CONN-13).
+    gathering: Cell<usize>,
     /// Bytes of answers in the library's hands.
     queued: Cell<usize>,
     /// Too much is, and nothing of it can be written: the client has no room for it.
@@ -93,6 +95,7 @@ impl Streams {
             connection,
             open: RefCell::default(),
             count: Cell::new(0),
+            gathering: Cell::new(0),
             queued: Cell::new(0),
             is_stuck: Cell::new(false),
             heads: Cell::new(0),
@@ -117,6 +120,7 @@ impl Streams {
         if self.count.replace(self.count.get() + 1) == 0 {
             self.connection.begin_request();
         }
+        self.tell_gathering(0);
         let stream = Rc::new(Stream {
             downstream: self.connection.new_stream(timeouts),
             streams: Rc::clone(self),
@@ -127,10 +131,19 @@ impl Streams {
             is_given: Cell::new(false),
             is_last_word: Cell::new(false),
             has_task: Cell::new(true),
+            gathers: Cell::new(None),
             waits: RefCell::new(None),
         });
         self.open.borrow_mut().push(Rc::downgrade(&stream));
         Some(stream)
+    }
+
+    /// Tells the connection whether all wait for the beginning of a body: it gives way then
+    /// (CONN-16).
+    fn tell_gathering(&self, since_ns: u64) {
+        let all = self.gathering.get() == self.count.get();
+        let mut deadlines = self.connection.deadlines();
+        deadlines.streams_gather(all, since_ns);
     }
 
     /// Whether none is open.
@@ -283,6 +296,8 @@ pub struct Stream {
     pub is_last_word: Cell<bool>,
     /// The library works on it.
     pub has_task: Cell<bool>,
+    /// Since when it waits for the beginning of its body, if it does.
+    gathers: Cell<Option<u64>>,
     /// Its body waits until less is in the library's hands.
     waits: RefCell<Option<Waker>>,
 }
@@ -291,6 +306,18 @@ impl Stream {
     /// Those of its connection.
     pub fn streams(&self) -> &Streams {
         &self.streams
+    }
+
+    /// Notes whether it waits for the beginning of its body.
+    pub fn note_gathering(&self) {
+        let since = self.downstream.deadlines().gathers_since();
+        let was = self.gathers.replace(since);
+        if was != since {
+            let streams = &self.streams;
+            let others = streams.gathering.get() - usize::from(was.is_some());
+            streams.gathering.set(others + usize::from(since.is_some()));
+            streams.tell_gathering(since.unwrap_or(0));
+        }
     }
 
     /// Whether a body has to wait; its task is woken once it has not.
@@ -383,8 +410,11 @@ impl Drop for Stream {
         }
         let count = streams.count.get().saturating_sub(1);
         streams.count.set(count);
-        if count == 0 {
-            streams.connection.end_request();
+        let gathers = usize::from(self.gathers.take().is_some());
+        streams.gathering.set(streams.gathering.get() - gathers);
+        match count {
+            0 => streams.connection.end_request(),
+            _ => streams.tell_gathering(0),
         }
     }
 }

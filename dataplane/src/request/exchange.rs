@@ -333,7 +333,11 @@ impl Exchange {
     /// The action of a request that ends so: a client that was cut for its pace did not go away by
     /// itself (CONN-7).
     fn unless_too_slow(&mut self, action: Action) -> Action {
-        if action != Action::ClientAborted || self.downstream.ending() != Ending::TooSlow {
+        let is_cut = matches!(
+            self.downstream.ending(),
+            Ending::TooSlow | Ending::Displaced
+        );
+        if action != Action::ClientAborted || !is_cut {
             return action;
         }
         if !self.downstream.is_answering() {

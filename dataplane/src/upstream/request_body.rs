@@ -155,12 +155,13 @@ impl RequestBody {
             return Ok(());
         };
         while body.gathered.content.len() < GATHERED && !body.incoming.is_end() {
-            let next = poll_fn(|cx| body.poll_read(cx)).await;
+            let next = poll_fn(|cx| body.poll_beginning(cx)).await;
             let Some(piece) = next.transpose()? else {
                 break;
             };
             body.gathered.add(piece);
         }
+        body.downstream.end_beginning();
         Ok(())
     }
 
@@ -234,6 +235,18 @@ impl Streaming {
         let moved = moved.unwrap_or(0);
         let counted = self.count(moved, moved > 0);
         Some(Poll::Ready(counted.map(|()| Piece::Moved(pipe))))
+    }
+
+    /// The next piece of the beginning: a connection that waits for it may give way (CONN-16).
+    fn poll_beginning(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<client_body::Piece, BodyError>>> {
+        let read = self.poll_read(cx);
+        if read.is_pending() {
+            self.downstream.timed(Deadlines::await_beginning);
+        }
+        read
     }
 
     fn poll_read(

@@ -297,7 +297,7 @@ impl Acceptor {
                 self.idle.borrow_mut().put_back(rank, &connection);
             }
             (Some((_, connection)), _) => {
-                connection.finish(Ending::Idle);
+                connection.give_way();
                 return true;
             }
             (None, Some(_)) => {}
@@ -390,7 +390,7 @@ impl Acceptor {
                 // Those that are idle next.
                 return self.limits.want_closed(self.index, left + 1);
             };
-            connection.finish(Ending::Idle);
+            connection.give_way();
         }
     }
 
