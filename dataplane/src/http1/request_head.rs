@@ -36,7 +36,8 @@ pub enum BadRequest {
     /// A target in a form that its method does not have (RFC 9112 §3.2): 400.
     #[error("the target has not the form that its method asks for")]
     Target,
-    /// HTTP/1.1 without `Host`, or with two, or one that is no authority (RFC 9112 §3.2): 400.
+    /// HTTP/1.1 without `Host`, or with two, or one that is no authority, whatever the target is
+    /// (RFC 9112 §3.2); a target whose host is none: 400.
     #[error("there is not exactly one valid Host")]
     Host,
     /// A body that two readers could end at different places (RFC 9112 §6.1, §6.3): a coding other
@@ -99,7 +100,7 @@ pub fn parse<'a>(
         path,
         authority,
     } = Target::of(&method, target)?;
-    said.check(version, authority.is_some())?;
+    said.check(version)?;
     let head = Head {
         method,
         version,
@@ -161,9 +162,8 @@ impl<'a> Said<'a> {
     }
 
     /// Checks the host and the framing.
-    fn check(&self, version: Version, has_authority: bool) -> Result<(), BadRequest> {
+    fn check(&self, version: Version) -> Result<(), BadRequest> {
         let host_fits = match self.host {
-            _ if has_authority => true,
             Some(host) => self.hosts == 1 && is_host(host),
             None => version < Version::HTTP_11,
         };

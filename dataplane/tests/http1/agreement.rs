@@ -186,7 +186,9 @@ fn has_one_host(uri: &Uri, headers: &HeaderMap, version: http::Version) -> bool 
     };
     if let Some(authority) = uri.authority() {
         let host = host_of(authority.as_str()).as_bytes();
-        return is_host(host) && !host.is_empty() && host[0] != b':';
+        if !is_host(host) || host.is_empty() || host[0] == b':' {
+            return false;
+        }
     }
     match hosts[..] {
         [] => version < http::Version::HTTP_11,

@@ -791,8 +791,23 @@ const OTHERS: &[Case] = &[
     ("GET / HTTP/1.1\r\nHost: a\r\n\n", "GET /"),
     ("GET / HTTP/1.1\r\nHost: a\n\r\n", "GET /"),
     ("GET / HTTP/1.1\rHost: a\r\r", "400 Syntax"),
-    // An absolute target names the host, whatever `Host` says (RFC 9112 §3.2.2).
+    // An absolute target names the host, whatever `Host` says (RFC 9112 §3.2.2); but there is one.
     ("GET http://b/c HTTP/1.1\r\nHost: a\r\n\r\n", "GET /c"),
+    ("GET http://b/c HTTP/1.1\r\nHost:\r\n\r\n", "GET /c"),
+    (
+        "GET http://b/c HTTP/1.1\r\nHost: b\r\nHost: b\r\n\r\n",
+        "400 Host",
+    ),
+    (
+        "GET http://b/c HTTP/1.0\r\nHost: b\r\nHost: b\r\n\r\n",
+        "400 Host",
+    ),
+    ("GET http://b/c HTTP/1.1\r\nHost: a b\r\n\r\n", "400 Host"),
+    ("GET http://b/c HTTP/1.1\r\n\r\n", "400 Host"),
+    (
+        "CONNECT b:80 HTTP/1.1\r\nHost: b\r\nHost: a\r\n\r\n",
+        "400 Host",
+    ),
     // Behind the last request nothing is read.
     (
         "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\nnonsense\0",
