@@ -1,6 +1,7 @@
 //! What connections may hold, and who gives way: places, memory, time.
 
-use std::net::SocketAddr;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Mutex;
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -8,9 +9,9 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::support::application::{After, Application};
-use crate::support::raw_client::{Connection, Response, get, request};
+use crate::support::raw_client::{Connection, Response, ends_toward, get, request};
 use crate::support::transport::{self, Transport};
-use crate::support::weir::{ADMIN_TOKEN, METRICS_TOKEN, Weir};
+use crate::support::weir::{ADMIN_TOKEN, METRICS_TOKEN, Weir, state_dir};
 use crate::support::{GATHERED, wait_for, wait_until};
 
 /// Nobody is a trusted proxy: every peer is a client, and loopback has many.
@@ -564,6 +565,70 @@ fn a_process_that_stood_still_reads_before_it_judges() {
     assert_eq!(body.response().status, 200);
     assert_eq!(answer.response().text(), "half");
     assert_eq!(idle.response().status, 200);
+}
+
+/// A listener of an application that has no room for a further connection until it accepts one,
+/// and that one.
+fn full_listener() -> (TcpListener, TcpStream) {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
+    let socket = socket.expect("a socket");
+    let any: SocketAddr = ([127, 0, 0, 1], 0).into();
+    socket.bind(&any.into()).expect("a port");
+    socket.listen(0).expect("listens");
+    let listener = TcpListener::from(socket);
+    let held = TcpStream::connect(listener.local_addr().expect("an address"));
+    (listener, held.expect("connects"))
+}
+
+/// Answers each connection once, with 200.
+fn answer_each(listener: &TcpListener) {
+    for stream in listener.incoming() {
+        let mut stream = stream.expect("a connection");
+        std::thread::spawn(move || {
+            let mut head = Vec::new();
+            let mut byte = [0];
+            while !head.ends_with(b"\r\n\r\n") && matches!(stream.read(&mut byte), Ok(1)) {
+                head.extend(byte);
+            }
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+        });
+    }
+}
+
+/// CONN-10, EDGE-4: nor does such a process give up what else it waits for: the PROXY header of a
+/// connection, and its own connection to the application.
+#[test]
+fn a_process_that_stood_still_goes_on_waiting() {
+    let (listener, held) = full_listener();
+    let upstream = listener.local_addr().expect("an address");
+    let settings = [
+        ("WAF_PROXY_PROTOCOL", "on"),
+        ("WAF_HEADER_TIMEOUT", "2s"),
+        ("WAF_UPSTREAM_CONNECT_TIMEOUT", "2s"),
+    ];
+    let weir = Weir::start_at(upstream, &state_dir(), &settings);
+    let named = |target: &str| {
+        let header = b"PROXY TCP4 203.0.113.7 192.0.2.1 12345 80\r\n";
+        [&header[..], &get(target, &[])].concat()
+    };
+    let mut connecting = Connection::open(weir.address());
+    connecting.send(&named("/connecting"));
+    wait_until("it connects", || {
+        // 02: a connection was asked for.
+        ends_toward(upstream.port())
+            .iter()
+            .any(|(state, _)| state == "02")
+    });
+    let mut unnamed = Connection::open(weir.address());
+    weir.signal("STOP");
+    std::thread::spawn(move || answer_each(&listener));
+    // Longer than both of the time-outs.
+    std::thread::sleep(Duration::from_secs(3));
+    drop(held);
+    unnamed.send(&named("/unnamed"));
+    weir.signal("CONT");
+    assert_eq!(connecting.response().status, 200);
+    assert_eq!(unnamed.response().status, 200);
 }
 
 /// CONN-14: a connection that lingered when the process stood still is not reset, though its client

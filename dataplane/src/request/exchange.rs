@@ -132,23 +132,23 @@ impl Exchange {
         });
         let under_way = worker.look_up(client, Some(on_lookup));
         let answer = if under_way {
-            tokio::time::timeout(worker.lookup_timeout, receiver).await
+            worker.clock.within(worker.lookup_timeout, receiver).await
         } else {
-            Ok(Ok(None))
+            Some(Ok(None))
         };
         self.decided = worker.clock.now();
         let waited_ns = self.decided.mono_ns.saturating_sub(self.started.mono_ns);
         self.durations.lookup_wait = under_way.then_some(waited_ns / 1000);
         match answer {
             // A client that was dropped while it waited has its answer all the same.
-            Ok(Ok(Some(lookup))) => worker.table.update(client, self.decided, |entry| {
+            Some(Ok(Some(lookup))) => worker.table.update(client, self.decided, |entry| {
                 if entry.lookup.is_none() {
                     let soon_ns = self.decided.mono_ns.saturating_add(ASK_SOON_NS);
                     entry.attach(lookup, soon_ns);
                 }
             }),
-            Ok(Ok(None) | Err(_)) => {}
-            Err(_) => {
+            Some(Ok(None) | Err(_)) => {}
+            None => {
                 worker.table.get(client, Entry::stop_waiting);
             }
         }

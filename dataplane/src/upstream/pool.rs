@@ -12,6 +12,7 @@ use std::time::Duration;
 use socket2::SockRef;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::watch;
+use tokio::time::Instant;
 use weir_shared::settings::{Settings, Upstream};
 
 use crate::conn::buffers::Buffers;
@@ -145,33 +146,46 @@ impl Pool {
             upstream: name(),
             source,
         };
+        let too_slow = || ConnectError::TooSlow {
+            upstream: name(),
+            seconds: self.connect_timeout.as_secs_f64(),
+        };
         let started = self.clock.now();
-        let stream = tokio::time::timeout(self.connect_timeout, self.connect_once())
-            .await
-            .map_err(|_| ConnectError::TooSlow {
-                upstream: name(),
-                seconds: self.connect_timeout.as_secs_f64(),
-            })?
-            .map_err(refused)?;
+        let stream = self.connect_in_time().await;
+        let stream = stream.map_err(refused)?.ok_or_else(too_slow)?;
         Ok((stream, self.clock.since_us(started)))
     }
 
-    /// Connects; one over a Unix socket is of the same type, as those of clients are.
-    async fn connect_once(&self) -> io::Result<TcpStream> {
+    /// Connects; none where that takes too long. A connection over a Unix socket is of the same
+    /// type, as those of clients are.
+    async fn connect_in_time(&self) -> io::Result<Option<TcpStream>> {
+        let (at_most, clock) = (self.connect_timeout, &self.clock);
         let stream = match (&self.upstream, &self.name) {
             (Upstream::Unix(path), _) => {
-                return of_any_kind(UnixStream::connect(path).await?.into_std()?.into());
+                let connected = clock.within(at_most, UnixStream::connect(path)).await;
+                let stream = connected.transpose()?;
+                return stream
+                    .map(|it| of_any_kind(it.into_std()?.into()))
+                    .transpose();
             }
             (Upstream::Tcp { .. }, Some(name)) => {
-                TcpStream::connect(&*name.addresses().await?).await?
+                let began = Instant::now();
+                let Some(addresses) = clock.within(at_most, name.addresses()).await else {
+                    return Ok(None);
+                };
+                let left = at_most.saturating_sub(began.elapsed());
+                connect_to_one(clock, &*addresses?, left, TcpStream::connect).await?
             }
             // An address: nobody is asked.
             (Upstream::Tcp { host, port }, None) => {
-                TcpStream::connect((host.as_str(), *port)).await?
+                let connecting = TcpStream::connect((host.as_str(), *port));
+                clock.within(at_most, connecting).await.transpose()?
             }
         };
-        stream.set_nodelay(true)?;
-        SockRef::from(&stream).set_tcp_keepalive(&tcp_keepalive())?;
+        if let Some(stream) = &stream {
+            stream.set_nodelay(true)?;
+            SockRef::from(stream).set_tcp_keepalive(&tcp_keepalive())?;
+        }
         Ok(stream)
     }
 
@@ -187,6 +201,28 @@ impl Pool {
     fn is_stale(&self, idle: &Idle) -> bool {
         self.clock.mono_ns().saturating_sub(idle.since_ns) >= self.keep_ns
     }
+}
+
+/// Connects to the first of these addresses that answers; none where the last is too slow. Each has
+/// its share of the time that is left, so that one that nobody answers from does not use up that of
+/// the others.
+async fn connect_to_one<S, F: Future<Output = io::Result<S>>>(
+    clock: &CoarseClock,
+    addresses: &[SocketAddr],
+    at_most: Duration,
+    connect: impl Fn(SocketAddr) -> F,
+) -> io::Result<Option<S>> {
+    let (mut left, mut outcome) = (at_most, Ok(None));
+    for (address, to_try) in addresses.iter().zip((1..=addresses.len()).rev()) {
+        let share = left / u32::try_from(to_try).unwrap_or(u32::MAX);
+        let began = Instant::now();
+        outcome = clock.within(share, connect(*address)).await.transpose();
+        if matches!(outcome, Ok(Some(_))) {
+            break;
+        }
+        left -= began.elapsed().min(share);
+    }
+    outcome
 }
 
 /// Whether nothing is known to have come: no byte, no end, no reset.
@@ -353,6 +389,44 @@ mod tests {
         answered: Duration::ZERO,
         failed: Duration::ZERO,
     };
+
+    /// CONN-10: each address has its share of the time, and leaves what it does not need to others.
+    #[test]
+    fn each_address_has_its_share_of_the_time() {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let clock = CoarseClock::new(weir_shared::clock::Clock::manual(0).0);
+            // What each address does, which one is connected to, and after how many seconds.
+            for (they, reached, after) in [
+                ("silent good", Some(1), 5),
+                ("silent silent silent good", Some(3), 7),
+                ("refuses silent good", Some(2), 5),
+                ("refuses silent", None, 10),
+                ("silent silent", None, 10),
+                ("good silent", Some(0), 0),
+            ] {
+                let they: Vec<_> = they.split(' ').collect();
+                let addresses: Vec<_> = (0..).take(they.len()).map(address).collect();
+                let connect = |to: SocketAddr| {
+                    let at = addresses.iter().position(|it| *it == to).unwrap();
+                    let does = they[at];
+                    async move {
+                        match does {
+                            "good" => Ok(at),
+                            "refuses" => Err(io::ErrorKind::ConnectionRefused.into()),
+                            _ => std::future::pending().await,
+                        }
+                    }
+                };
+                let began = Instant::now();
+                let at_most = Duration::from_secs(10);
+                let connected = connect_to_one(&clock, &addresses, at_most, connect).await;
+                assert_eq!(connected.unwrap(), reached, "{they:?}");
+                assert_eq!(began.elapsed().as_secs(), after, "{they:?}");
+            }
+        });
+    }
 
     type Answer = io::Result<Vec<SocketAddr>>;
 

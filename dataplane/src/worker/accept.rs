@@ -23,15 +23,13 @@ use crate::conn::close::Candidates;
 use crate::conn::proxy_protocol::{Header, Named, NoHeader, Source, Unnamed};
 use crate::conn::{Arrival, Downstream, Ending, PeerIs, serve};
 use crate::request::identity::{Identity, Sender};
-use crate::worker::clock::{Ticking, release_memory};
+use crate::worker::clock::{TICK, Ticking, release_memory};
 use crate::worker::limits::{ConnectionLimits, Peer, Rank};
 use crate::worker::listeners::{Accepted, Listener, Listening};
 use crate::worker::{Current, Stop, Worker};
 
 /// The client that a peer on a Unix socket is where it names no other (EDGE-1).
 const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-/// How often a worker looks at its deadlines, sends its log records and reads the wall clock anew.
-const TICK: Duration = Duration::from_millis(50);
 /// How long an idle connection may be used once more after a hand-over.
 const LAST_USE_NS: u64 = 3_000_000_000;
 /// How long accepting rests after `accept` failed, above all because no descriptor was left.
@@ -199,8 +197,11 @@ impl Acceptor {
     }
 
     async fn ask(self: Rc<Self>, accepted: Accepted, tls: bool, header: Header) {
-        let patience = self.current.worker().in_force.settings.timeouts.header;
-        let read = tokio::time::timeout(patience, header.read(&accepted.stream));
+        let worker = self.current.worker();
+        let clock = Rc::clone(&worker.clock);
+        let patience = worker.in_force.settings.timeouts.header;
+        drop(worker);
+        let read = clock.within(patience, header.read(&accepted.stream));
         match self.unnamed.wait(read).await {
             Some(read) => {
                 self.admit_named(accepted, tls, read.unwrap_or(Err(NoHeader::Malformed)));

@@ -4,6 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::hint::black_box;
 use std::io;
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use rustix::time::{
 };
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe::Receiver;
+use tokio::time::{Instant, timeout, timeout_at};
 use weir_shared::clock::{Clock, Now};
 use weir_shared::units::http_date;
 
@@ -29,7 +31,12 @@ pub struct CoarseClock {
     read: Cell<Now>,
     /// Before that, a worker that stands still is not noticed again.
     notices_from_ns: Cell<u64>,
+    /// For how long it stood still in all, as far as that was noticed.
+    stood_ns: Cell<u64>,
 }
+
+/// How often a worker looks at its deadlines, sends its log records and reads the wall clock anew.
+pub const TICK: Duration = Duration::from_millis(50);
 
 /// A worker whose next tick comes so late has stood still.
 const STOOD_STILL_NS: u64 = 1_000_000_000;
@@ -43,6 +50,7 @@ impl CoarseClock {
             mono_ns: Cell::new(now.mono_ns),
             read: Cell::new(now),
             notices_from_ns: Cell::new(0),
+            stood_ns: Cell::new(0),
         })
     }
 
@@ -61,7 +69,35 @@ impl CoarseClock {
         }
         self.notices_from_ns
             .set(now.mono_ns.saturating_add(stood_ns));
+        let all_ns = self.stood_ns.get();
+        self.stood_ns.set(all_ns.saturating_add(stood_ns));
         Some(stood_ns)
+    }
+
+    /// Waits for `work`, at most so long and a tick. Time in which the worker stood still does not
+    /// count: what came meanwhile is read before this gives up (CONN-10).
+    pub async fn within<T>(&self, at_most: Duration, work: impl Future<Output = T>) -> Option<T> {
+        let mut work = pin!(work);
+        let Some(mut end) = Instant::now().checked_add(at_most) else {
+            return Some(work.await);
+        };
+        let mut noticed_ns = self.stood_ns.get();
+        loop {
+            if let Ok(done) = timeout_at(end, work.as_mut()).await {
+                return Some(done);
+            }
+            // Behind a standstill this timer may go off before the sockets were looked at, and
+            // before the tick that notices.
+            if let Ok(done) = timeout(TICK, work.as_mut()).await {
+                return Some(done);
+            }
+            let all_ns = self.stood_ns.get();
+            let stood_ns = all_ns - std::mem::replace(&mut noticed_ns, all_ns);
+            if stood_ns == 0 {
+                return None;
+            }
+            end += Duration::from_nanos(stood_ns);
+        }
     }
 
     /// Now.
@@ -212,6 +248,45 @@ mod tests {
             assert_eq!(after_ms(50), None);
         }
         assert_eq!(after_ms(60_000), Some(60_000));
+    }
+
+    /// CONN-10: a wait ends in its time, give or take a tick. The time for which the worker stood
+    /// still comes on top; not the time before the wait.
+    #[test]
+    fn a_wait_goes_on_behind_a_standstill() {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let second = Duration::from_secs(1);
+            for (stands_at, expected) in [(None, 5), (Some(0), 5), (Some(1), 12), (Some(4), 12)] {
+                let (clock, manual) = Clock::manual(0);
+                let clock = CoarseClock::new(clock);
+                let stand = || {
+                    manual.advance_ms(7_000);
+                    assert_eq!(clock.tick(), Some(7_000_000_000));
+                };
+                if stands_at == Some(0) {
+                    stand();
+                }
+                let began = Instant::now();
+                let work = async {
+                    if let Some(at @ 1..) = stands_at {
+                        tokio::time::sleep(at * second).await;
+                        stand();
+                    }
+                    std::future::pending::<()>().await;
+                };
+                assert_eq!(clock.within(5 * second, work).await, None);
+                let waited = began.elapsed();
+                let expected = expected * second;
+                assert!(
+                    waited >= expected && waited <= expected + 3 * TICK,
+                    "{waited:?}"
+                );
+                let done = clock.within(second, async { 7 }).await;
+                assert_eq!(done, Some(7));
+            }
+        });
     }
 
     /// BAN-7: wherever within their milliseconds the two clocks were read, the wall clock carried
