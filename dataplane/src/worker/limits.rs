@@ -151,7 +151,8 @@ impl ConnectionLimits {
         let mut slot = ConnectionSlot {
             limits: Arc::clone(self),
             client: None,
-            netblock: Cell::new(None),
+            netblock: None,
+            gave_way: Cell::new(false),
             counters: None,
             worker,
             is_idle: Cell::new(false),
@@ -171,7 +172,7 @@ impl ConnectionLimits {
             if !take(&self.by_netblock, peer.netblock, max) {
                 return Err(kind);
             }
-            slot.netblock.set(Some(peer.netblock));
+            slot.netblock = Some(peer.netblock);
         }
         if self.open.fetch_add(1, Relaxed) >= self.max.load(Relaxed) && !make_room() {
             self.open.fetch_sub(1, Relaxed);
@@ -249,8 +250,9 @@ fn give_back<K: Hash + Eq>(counts: &Counts<K>, key: &K) {
 pub struct ConnectionSlot {
     limits: Arc<ConnectionLimits>,
     client: Option<Client>,
-    /// None once it was given up.
-    netblock: Cell<Option<Netblock>>,
+    netblock: Option<Netblock>,
+    /// Its place in the netblock was given up: it closes.
+    gave_way: Cell<bool>,
     /// None while it is not known whether there is room for it.
     counters: Option<Arc<Counters>>,
     /// Whose connection it is.
@@ -264,7 +266,8 @@ impl ConnectionSlot {
         Self {
             limits: Arc::clone(&self.limits),
             client: None,
-            netblock: Cell::new(None),
+            netblock: None,
+            gave_way: Cell::new(false),
             counters: None,
             // No worker's: nothing is told of it.
             worker: usize::MAX,
@@ -272,10 +275,14 @@ impl ConnectionSlot {
         }
     }
 
-    /// How many connections its netblock has; 0 for a trusted proxy, which has none.
+    /// How many connections its netblock has; 0 for a trusted proxy, which has none. More than any
+    /// where the connection closes for a ban: it goes before all others.
     pub fn netblock_size(&self) -> usize {
+        if self.gave_way.get() {
+            return usize::MAX;
+        }
         let count = |netblock| Some(*self.limits.by_netblock.get(&netblock)?);
-        self.netblock.get().and_then(count).unwrap_or(0)
+        self.netblock.and_then(count).unwrap_or(0)
     }
 
     /// Whether nothing is under way on the connection. Called on the thread of its worker.
@@ -295,7 +302,7 @@ impl ConnectionSlot {
     /// Gives up the place in a netblock that is banned, if the netblock has more than it may: the
     /// connection is to close then (CONN-3).
     pub fn gives_way_to_ban(&self) -> bool {
-        let Some(netblock) = self.netblock.get() else {
+        let Some(netblock) = self.netblock.filter(|_| !self.gave_way.get()) else {
             return false;
         };
         let Some(mut count) = self.limits.by_netblock.get_mut(&netblock) else {
@@ -304,7 +311,7 @@ impl ConnectionSlot {
         let is_beyond = *count > MAX_REFUSED;
         if is_beyond {
             *count -= 1;
-            self.netblock.set(None);
+            self.gave_way.set(true);
         }
         is_beyond
     }
@@ -320,7 +327,7 @@ impl Drop for ConnectionSlot {
         if let Some(client) = self.client {
             give_back(&self.limits.by_client, &client);
         }
-        if let Some(netblock) = self.netblock.get() {
+        if let Some(netblock) = self.netblock.filter(|_| !self.gave_way.get()) {
             give_back(&self.limits.by_netblock, &netblock);
         }
     }
@@ -433,6 +440,10 @@ mod tests {
         assert!(enter(256, false).is_ok(), "another netblock");
         let given_up = held.iter().filter(|slot| slot.gives_way_to_ban()).count();
         assert_eq!(given_up, 2);
+        // They go before all others.
+        let sizes = held.iter().map(ConnectionSlot::netblock_size);
+        let first = sizes.clone().filter(|size| *size == usize::MAX).count();
+        assert_eq!((first, sizes.min()), (2, Some(8)));
         assert_eq!(refused(77, true), ConnectionError::Banned);
         drop(held);
         assert!(limits.by_client.is_empty() && limits.by_netblock.is_empty());
