@@ -33,6 +33,8 @@ pub(super) enum Body {
     Ended,
     Exact(u64),
     Chunked(Box<Decoder>),
+    /// Its chunks are none: where it ends is not known, and nothing follows it.
+    Broken(Malformed),
 }
 
 /// What was found in the bytes at hand.
@@ -151,6 +153,7 @@ impl Inbound {
             Body::Ended => true,
             Body::Exact(_) => false,
             Body::Chunked(decoder) => decoder.is_end(),
+            Body::Broken(fault) => return Err(*fault),
         };
         if is_over || self.rest().is_empty() {
             return Ok(None);
@@ -159,7 +162,7 @@ impl Inbound {
         let mut bytes = std::mem::take(&mut self.bytes);
         bytes.drain(..at);
         let content = match &mut self.body {
-            Body::Ended => return Ok(None),
+            Body::Ended | Body::Broken(_) => return Ok(None),
             Body::Exact(left) => {
                 let taken =
                     usize::try_from(*left).map_or(bytes.len(), |left| left.min(bytes.len()));
@@ -171,7 +174,13 @@ impl Inbound {
                 Bytes::from(bytes)
             }
             Body::Chunked(decoder) => {
-                let decoded = decoder.decode(&mut bytes)?;
+                let decoded = match decoder.decode(&mut bytes) {
+                    Ok(decoded) => decoded,
+                    Err(fault) => {
+                        self.body = Body::Broken(fault);
+                        return Err(fault);
+                    }
+                };
                 *framing += decoded.consumed - decoded.content.len();
                 self.bytes = bytes.split_off(decoded.consumed);
                 let content = Bytes::from(bytes).slice(decoded.content);

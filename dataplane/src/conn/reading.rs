@@ -106,15 +106,6 @@ impl Downstream {
         self.inbound.borrow().waits
     }
 
-    /// What is left of the body, where that is known.
-    pub fn body_left(&self) -> Option<u64> {
-        match self.inbound.borrow().body {
-            Body::Ended => Some(0),
-            Body::Exact(left) => Some(left),
-            Body::Chunked(_) => None,
-        }
-    }
-
     /// The next piece of the body; none behind its end.
     pub fn poll_body(&self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, CutOff>>> {
         self.poll_piece(cx).map(Result::transpose)
@@ -136,6 +127,7 @@ impl Downstream {
                 Body::Ended => return Poll::Ready(Ok(None)),
                 Body::Exact(left) => usize::try_from(left).unwrap_or(usize::MAX),
                 Body::Chunked(_) => usize::MAX,
+                Body::Broken(fault) => return Poll::Ready(Err(fault.into())),
             };
             self.ask_for_body(&mut held);
             held.bytes = ready!(self.poll_gathered(at_most, cx))?;

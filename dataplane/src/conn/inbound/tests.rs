@@ -133,3 +133,23 @@ fn a_head_without_an_end_is_held_to_its_bound() {
     assert_eq!(found, Some(Err(BadRequest::TooLarge)));
     assert!(held.rest().is_empty());
 }
+
+/// RFC 9112 §7.1: a body whose chunks are none has no end. Asked again, it is what it was, whatever
+/// follows: none of that is read as a chunk or as a head.
+#[test]
+fn a_broken_body_stays_broken() {
+    let body = Body::Chunked(Box::new(Decoder::of_request(RequestLength::Chunked)));
+    let mut held = Inbound {
+        body,
+        bytes: b"2\r\nhixx".to_vec(),
+        ..Inbound::default()
+    };
+    let mut framing = 0;
+    let fault = held.next_piece(&mut framing).unwrap_err();
+    for behind in [&b""[..], b"\r\n0\r\n\r\n", b"GET / HTTP/1.1\r\n"] {
+        held.bytes.extend_from_slice(behind);
+        assert_eq!(held.next_piece(&mut framing).unwrap_err(), fault);
+        assert!(held.take_trailers().is_none());
+        assert!(!matches!(held.body, Body::Ended));
+    }
+}
