@@ -1,8 +1,9 @@
 //! A faulty application over real sockets: what could be read in two ways is 502, what breaks is
 //! broken off, and a connection of which anything is in doubt is never used again.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::support::application::{After, Application};
@@ -115,8 +116,8 @@ fn doubtful_answers_are_502_and_cost_their_connection() {
     assert_eq!(application.connections(), count + 1);
 }
 
-/// A body whose framing breaks midway is broken off for the client: what came is never taken for
-/// whole.
+/// A body whose framing breaks midway is never taken for whole: where it breaks in what came with
+/// the head the client gets 502, and where it has something already, its answer is broken off.
 #[test]
 fn a_body_that_breaks_midway_is_broken_off() {
     let chunked = |rest: &str| {
@@ -146,26 +147,42 @@ fn a_body_that_breaks_midway_is_broken_off() {
         ),
     ];
     for (name, bytes) in bodies {
+        let (goes_on, go) = channel::<()>();
+        let go = Mutex::new(go);
+        let is_long = bytes.len() > 8 * 1024;
         let application = Application::start(move |exchange| {
             exchange.read_body();
-            exchange.send(bytes.as_bytes());
+            let sound = bytes.find("hello").map_or(0, |at| at + "hello\r\n".len());
+            let (sound, broken) = bytes.split_at(sound);
+            if exchange.request.target == "/late" {
+                exchange.send(sound.as_bytes());
+                let _ = go.lock().expect("no panic").recv();
+                exchange.send(broken.as_bytes());
+            } else {
+                exchange.send(bytes.as_bytes());
+            }
             After::KeepAlive
         });
         let weir = Weir::start(&application, ONE_WORKER);
         match try_exchange(weir.address(), &get("/broken", &[])) {
-            Err(Ended::Cut(answer)) => assert_eq!(answer.status, 200, "{name}"),
-            // The head had not been sent on yet.
-            Err(Ended::Closed | Ended::Reset) => {}
+            Ok(answer) => assert_eq!(answer.status, 502, "{name}"),
+            // It may have come in two.
+            Err(Ended::Cut(answer)) if is_long => assert_eq!(answer.status, 200, "{name}"),
             other => panic!("{name}: {other:?}"),
         }
+        let mut late = Connection::open(weir.address());
+        late.send(&get("/late", &[]));
+        assert_eq!(late.head().expect("a head").status, 200, "{name}");
+        assert_eq!(late.one_chunk().expect("a chunk"), b"hello", "{name}");
+        goes_on.send(()).expect("it waits");
+        assert!(late.one_chunk().is_err(), "{name}");
         wait_for(name, || {
-            (application.closed_connections() == 1).then_some(())
+            (application.closed_connections() == 2).then_some(())
         });
-        assert_eq!(
-            weir.line_of("/broken")["action"],
-            "upstream_error",
-            "{name}"
-        );
+        for target in ["/broken", "/late"] {
+            let line = weir.line_of(target);
+            assert_eq!(line["action"], "upstream_error", "{name} {target}");
+        }
     }
 }
 

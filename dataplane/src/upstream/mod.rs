@@ -217,7 +217,7 @@ impl Attempt {
             Poll::Pending => return Poll::Pending,
             Poll::Ready(Err(Broken::Nothing)) if self.sending.has_begun() => NoResponse::Lost,
             Poll::Ready(Err(Broken::Nothing)) => NoResponse::Unsent,
-            Poll::Ready(Err(error)) => not_http(&error),
+            Poll::Ready(Err(error)) => NoResponse::Failed(not_http(error)),
         };
         Poll::Ready(Err(failure))
     }
@@ -230,8 +230,7 @@ impl Attempt {
         connect_us: Option<u64>,
     ) -> Result<Received, Failure> {
         let rest = self.written_ns.is_none().then(|| Box::new(self.sending));
-        let body = BodyReceiver::new((self.stream, slot), &head, early, rest)
-            .map_err(|_| Failure::BadGateway)?;
+        let body = BodyReceiver::new((self.stream, slot), &head, early, rest).map_err(not_http)?;
         Ok(Received {
             head,
             body,
@@ -241,9 +240,9 @@ impl Attempt {
     }
 }
 
-fn not_http(error: &Broken) -> NoResponse {
+fn not_http(error: impl std::error::Error) -> Failure {
     tracing::warn!(%error, "the application's answer is not HTTP");
-    NoResponse::Failed(Failure::BadGateway)
+    Failure::BadGateway
 }
 
 /// Why the client's body did not come as a whole.

@@ -140,12 +140,18 @@ pub struct BodyReceiver {
     decoder: Decoder,
     /// What was read with the head.
     early: BytesMut,
+    /// The content of that, where it was chunks; none once it was given out.
+    decoded: Option<Bytes>,
     /// What is left of the request: the application may answer before it has read all of it.
     sending: Option<Box<Sending>>,
 }
 
 impl BodyReceiver {
-    /// For the body behind this head.
+    /// For the body behind this head. What came with the head is looked at before anything of it
+    /// goes on.
+    ///
+    /// # Errors
+    /// It is no such body.
     pub fn new(
         (stream, slot): (TcpStream, UpstreamSlot),
         head: &ResponseHead,
@@ -157,23 +163,29 @@ impl BodyReceiver {
             slot,
             decoder: Decoder::new(head),
             early,
+            decoded: None,
             sending,
         };
-        if receiver.decoder.is_end() && head.status != 101 {
+        let Self { decoder, early, .. } = &mut receiver;
+        if decoder.is_end() && head.status != 101 {
             // What came behind a head without a body tells what the connection is worth.
-            receiver.decoder.decode(&mut receiver.early)?;
+            decoder.decode(early)?;
+        } else if decoder.remaining().is_none() && !early.is_empty() {
+            let bytes = std::mem::take(early);
+            receiver.decoded = Some(decode(decoder, bytes)?);
         }
         Ok(receiver)
     }
 
     /// Content that is still to come, where that is known.
-    pub const fn remaining(&self) -> Option<u64> {
-        self.decoder.remaining()
+    pub fn remaining(&self) -> Option<u64> {
+        let remaining = self.decoder.remaining();
+        remaining.filter(|_| self.decoded.is_none())
     }
 
     /// Whether the whole body was given out.
     pub fn is_end(&self) -> bool {
-        self.decoder.is_end() && !self.decoder.has_trailers()
+        self.decoder.is_end() && !self.decoder.has_trailers() && self.decoded.is_none()
     }
 
     /// The whole body, if it is of known length and came with the head, and all of the request was
@@ -234,6 +246,9 @@ impl BodyReceiver {
         cx: &mut Context<'_>,
     ) -> Poll<Result<Option<Piece>, Broken>> {
         self.send(buffers, cx)?;
+        if let Some(content) = self.decoded.take().filter(|it| !it.is_empty()) {
+            return Poll::Ready(Ok(Some(Piece::Data(content))));
+        }
         loop {
             if self.decoder.is_end() {
                 let trailers = self.decoder.take_trailers();
@@ -251,11 +266,9 @@ impl BodyReceiver {
                     continue;
                 }
             }
-            let content = self.decoder.decode(&mut bytes)?.content;
+            let content = decode(&mut self.decoder, bytes)?;
             if !content.is_empty() {
-                bytes.truncate(content.end);
-                bytes.advance(content.start);
-                return Poll::Ready(Ok(Some(Piece::Data(bytes.freeze()))));
+                return Poll::Ready(Ok(Some(Piece::Data(content))));
             }
         }
     }
@@ -272,4 +285,12 @@ impl BodyReceiver {
         }
         Ok(())
     }
+}
+
+/// The content of these bytes of a body.
+fn decode(decoder: &mut Decoder, mut bytes: BytesMut) -> Result<Bytes, Malformed> {
+    let content = decoder.decode(&mut bytes)?.content;
+    bytes.truncate(content.end);
+    bytes.advance(content.start);
+    Ok(bytes.freeze())
 }
