@@ -310,6 +310,25 @@ fn only_the_head_of_a_final_answer_speaks() {
     weir.get("/b", "203.0.113.7").expect(200);
 }
 
+/// APP-5: a 101 that nobody asked for is no answer, and says nothing.
+#[test]
+fn a_101_that_was_not_asked_for_says_nothing() {
+    let application = Application::raw(
+        b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nX-Waf: ban\r\n\r\n",
+        false,
+    );
+    let (weir, _state) = start(&application, RULES, &[FIELD]);
+    say(&weir, "/a", "203.0.113.7").expect(502);
+    let line = weir.line_of("/a");
+    assert_eq!(
+        (&line["action"], &line["status"]),
+        (&json!("upstream_error"), &json!(502))
+    );
+    assert_eq!(line.get("application"), None);
+    assert_eq!(said(&weir, "ban"), Some(0.0));
+    assert_eq!(weir.bans(), Vec::<Value>::new());
+}
+
 /// APP-1, APP-5: over HTTP/2 the same holds, to the client and in each of the three places.
 #[test]
 fn http_2_carries_none_of_it() {

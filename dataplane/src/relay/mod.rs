@@ -118,6 +118,12 @@ fn pass_on(mut exchange: Box<Exchange>, received: Received) -> Reply {
         connect_us,
         written_ns,
     } = received;
+    let switched = head.status == StatusCode::SWITCHING_PROTOCOLS;
+    if switched && !(exchange.websocket && fields::accepts_websocket(&head.headers)) {
+        // It is no answer: what it says of the client does not count (APP).
+        tracing::warn!("the application switched protocols unasked");
+        return fail(exchange, Failure::BadGateway);
+    }
     let withheld = exchange.worker.in_force.application_field.as_ref();
     let said = withheld.map(|field| field.take_from(&mut head.headers));
     let may_have_trailers = body.remaining().is_none() && head.text.is_none();
@@ -126,11 +132,6 @@ fn pass_on(mut exchange: Box<Exchange>, received: Received) -> Reply {
         .then(|| TrailerFilter::of_answer(&head.headers, withheld.map(|field| &field.withheld)));
     exchange.note_first_byte(connect_us, written_ns, head.status, said);
 
-    let switched = head.status == StatusCode::SWITCHING_PROTOCOLS;
-    if switched && !(exchange.websocket && fields::accepts_websocket(&head.headers)) {
-        tracing::warn!("the application switched protocols unasked");
-        return fail(exchange, Failure::BadGateway);
-    }
     let mut reply = reply(head);
     if reply.text.is_none() {
         fields::to_downstream(&mut reply.head.headers, switched);
