@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode, Version};
 
 use crate::http1::malformed::{self, MAX_FIELDS, MAX_HEAD, MAX_INTERIM, Malformed};
 use crate::http1::request::{end_of_fields, field};
-use crate::message::fields::decimal;
+use crate::message::fields::{decimal, is_of_one_hop};
 use crate::message::is;
 
 /// The head of an answer.
@@ -318,13 +318,7 @@ impl Said {
                 true
             }
             (10, b'c') if is(name, b"connection") => return Ok(self.note_connection(value)),
-            (2, b't') => is(name, b"te"),
-            (7, b'u') => is(name, b"upgrade"),
-            (10, b'k') => is(name, b"keep-alive"),
-            (16, b'p') => is(name, b"proxy-connection"),
-            (18, b'p') => is(name, b"proxy-authenticate"),
-            (19, b'p') => is(name, b"proxy-authorization"),
-            _ => false,
+            _ => is_of_one_hop(name),
         };
         Ok(if is_hop { Note::Hop } else { Note::Goes })
     }

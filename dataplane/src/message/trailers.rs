@@ -9,7 +9,7 @@ use http::header::{
 
 use crate::message::Fields;
 use crate::message::fields::{
-    Stripped, X_CLIENT_ASN, X_CLIENT_COUNTRY, is_forwarding, is_hop_by_hop, naming_tokens,
+    Stripped, X_CLIENT_ASN, X_CLIENT_COUNTRY, is_forwarding, is_of_one_hop, naming_tokens,
     nominated, read_as,
 };
 use crate::request::identity::X_REQUEST_ID;
@@ -74,7 +74,7 @@ impl TrailerFilter {
 
     /// Whether a field ends here, its name written with dashes.
     fn stops(&self, name: &HeaderName) -> bool {
-        is_hop_by_hop(name)
+        is_of_one_hop(name.as_str())
             || is_forwarding(name.as_str())
             || (self.stripped.as_ref()).is_some_and(|stripped| stripped.has(name.as_str()))
             || [
