@@ -1,8 +1,7 @@
-//! Heads and bodies as they are read from a client's socket. What belongs to which:
-//! `inbound.rs`.
+//! What is read from a client's socket: heads and bodies. What belongs to which: `inbound.rs`.
 
 use std::cell::RefCell;
-use std::io;
+use std::io::{self, Read as _};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -28,6 +27,72 @@ fn with_read_buffer<R>(read: impl FnOnce(&mut [u8]) -> R) -> R {
         buffer.resize(MAX_HEAD, 0);
         read(buffer)
     })
+}
+
+impl Downstream {
+    /// Reads what is there into `buf`; nothing new in it is the end of the connection.
+    pub fn poll_read(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let outcome = self.io.borrow_mut().poll_read(cx, buf);
+        if matches!(outcome, Poll::Ready(Ok(()))) {
+            self.note_read();
+        }
+        outcome
+    }
+
+    /// Reads what is there, which need not be a request, nor a part of one.
+    pub fn poll_read_frames(
+        &self,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.io.borrow_mut().poll_read(cx, buf)
+    }
+
+    /// Reads what is there and throws it away; `at_once`, whatever the runtime knows of the socket.
+    /// None: nothing is there; zero: the end.
+    pub fn discard(&self, scratch: &mut [u8], at_once: bool) -> Option<usize> {
+        let io = self.io.borrow();
+        let Some(socket) = io.socket() else {
+            return Some(0);
+        };
+        let read = match at_once {
+            true => (&*socket2::SockRef::from(socket)).read(scratch),
+            false => socket.try_read(scratch),
+        };
+        match read {
+            Ok(read) => Some(read),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => None,
+            Err(_) => Some(0),
+        }
+    }
+
+    /// Waits until the client sends something, or ends the connection. The runtime takes a new
+    /// connection for readable without asking.
+    pub fn poll_used(&self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.probed.replace(true) {
+            return self.poll_readable(cx);
+        }
+        let peeked = self.io.borrow_mut().poll_peek(cx);
+        peeked.map(|_| ())
+    }
+
+    /// It was tried to read from the connection: whether it is readable is known from now on.
+    pub fn note_probed(&self) {
+        self.probed.set(true);
+    }
+
+    /// Waits until something can be read, or the connection ended.
+    pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.io.borrow_mut().poll_readable(cx)
+    }
+
+    /// Notes that the client sent something.
+    pub fn note_read(&self) {
+        let now_ns = self.clock.mono_ns();
+        let mut watch = self.watch.borrow_mut();
+        watch.deadlines.client_sent(now_ns);
+        self.slot.set_idle(watch.gives_way_since(now_ns).is_some());
+    }
 }
 
 impl Downstream {

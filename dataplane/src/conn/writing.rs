@@ -1,10 +1,8 @@
 //! What is written to a client's socket; and what a stream of HTTP/2 asks of its connection.
 
-use std::io::{self, IoSlice, Read as _};
+use std::io::{self, IoSlice};
 use std::rc::Rc;
 use std::task::{Context, Poll};
-
-use tokio::io::ReadBuf;
 
 use crate::conn::buffers::Pipe;
 use crate::conn::deadlines::Timeouts;
@@ -13,15 +11,6 @@ use crate::conn::transport::{self, Io};
 use crate::conn::{CERTAIN, Downstream};
 
 impl Downstream {
-    /// Reads what is there into `buf`; nothing new in it is the end of the connection.
-    pub fn poll_read(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let outcome = self.io.borrow_mut().poll_read(cx, buf);
-        if matches!(outcome, Poll::Ready(Ok(()))) {
-            self.note_read();
-        }
-        outcome
-    }
-
     /// Writes what the socket takes of a response (CONN-5). Over TLS only the bytes that the socket
     /// took are told as written; whoever waits comes again with the same bytes.
     pub fn poll_write(
@@ -126,52 +115,6 @@ impl Downstream {
     /// Sends FIN; the client can still be read from.
     pub fn shutdown_write(&self) {
         self.io.borrow_mut().shutdown_write();
-    }
-
-    /// Reads what is there and throws it away; `at_once`, whatever the runtime knows of the socket.
-    /// None: nothing is there; zero: the end.
-    pub fn discard(&self, scratch: &mut [u8], at_once: bool) -> Option<usize> {
-        let io = self.io.borrow();
-        let Some(socket) = io.socket() else {
-            return Some(0);
-        };
-        let read = match at_once {
-            true => (&*socket2::SockRef::from(socket)).read(scratch),
-            false => socket.try_read(scratch),
-        };
-        match read {
-            Ok(read) => Some(read),
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => None,
-            Err(_) => Some(0),
-        }
-    }
-
-    /// Waits until the client sends something, or ends the connection. The runtime takes a new
-    /// connection for readable without asking.
-    pub fn poll_used(&self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.probed.replace(true) {
-            return self.poll_readable(cx);
-        }
-        let peeked = self.io.borrow_mut().poll_peek(cx);
-        peeked.map(|_| ())
-    }
-
-    /// It was tried to read from the connection: whether it is readable is known from now on.
-    pub fn note_probed(&self) {
-        self.probed.set(true);
-    }
-
-    /// Waits until something can be read, or the connection ended.
-    pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
-        self.io.borrow_mut().poll_readable(cx)
-    }
-
-    /// Notes that the client sent something.
-    pub fn note_read(&self) {
-        let now_ns = self.clock.mono_ns();
-        let mut watch = self.watch.borrow_mut();
-        watch.deadlines.client_sent(now_ns);
-        self.slot.set_idle(watch.gives_way_since(now_ns).is_some());
     }
 
     fn retries(&self) -> bool {
@@ -326,14 +269,5 @@ impl Downstream {
         let mut io = self.io.borrow_mut();
         let (session, _) = io.tls().ok_or(io::ErrorKind::NotConnected)?;
         session.encrypt(bufs)
-    }
-
-    /// Reads what is there, which need not be a request, nor a part of one.
-    pub fn poll_read_frames(
-        &self,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        self.io.borrow_mut().poll_read(cx, buf)
     }
 }
