@@ -29,7 +29,7 @@ use crate::request::ladder::{
     Asked, Decision, Refusal, Rules, Verdict, ban_target, decide, expiry_of_next_ban,
     is_health_check,
 };
-use crate::request::responses::Responses;
+use crate::request::outcome::Responses;
 use crate::worker::settings::InForce;
 
 /// The function that the control plane calls.

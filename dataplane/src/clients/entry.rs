@@ -12,9 +12,8 @@ use weir_shared::window::{PerSpan, RuleSpan, Window};
 use crate::clients::limits::{self, Bucket, BucketSize};
 use crate::clients::terms::{Further, LookupRules, Meaning, Terms};
 
-mod crawling;
 pub mod fleet;
-mod standing;
+mod further;
 
 /// A lookup that was asked for and has not ended after this long is lost, nanoseconds: it is asked
 /// for again. Far beyond what a lookup takes, queue included.

@@ -7,14 +7,12 @@
 pub mod admission;
 pub mod answered;
 pub mod charging;
-pub mod due;
 pub mod entry;
 pub mod fleet;
 pub mod in_fleet;
 pub mod judging;
 pub mod known;
 pub mod limits;
-pub mod names;
 pub mod shared_counts;
 pub mod table;
 pub mod terms;

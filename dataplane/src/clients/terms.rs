@@ -2,20 +2,23 @@
 //! have.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use weir_shared::clock::Now;
 use weir_shared::lookup::{Lookup, Origin};
+use weir_shared::proof::{NamesAnswer, Suffixes};
 use weir_shared::rules::Rule;
-use weir_shared::settings::{Asns, Countries, CountryList, LookupSettings, Percents, Settings};
+use weir_shared::settings::{
+    Asns, Countries, CountryList, LookupSettings, LookupSource, Percents, Settings,
+};
 use weir_shared::table::{OtherSites, RuleCount};
 use weir_shared::verdict::{AppliedPercent, Limits};
 use weir_shared::window::{RuleSpan, Span, Window};
 
 use crate::clients::in_fleet::ClientInFleet;
 use crate::clients::limits::{Bucket, lowered};
-use crate::clients::names::{KnownNames, Noted};
 
 /// What holds for a client whose lookup changes anything.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -53,6 +56,36 @@ impl Meaning {
     /// have brought others.
     pub fn under(&self, rules: &LookupRules) -> Option<Option<&Terms>> {
         (self.rules == rules.id).then_some(self.terms.as_ref())
+    }
+}
+
+/// Which features use the lookup of a client, and need it before they decide.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Lookups {
+    /// `WAF_LOOKUP_SOURCE` is not `off`.
+    pub on: bool,
+    /// `WAF_ALLOW_COUNTRIES`, `WAF_DENY_COUNTRIES` or `WAF_DENY_ASNS` is set.
+    pub for_lists: bool,
+    /// `WAF_ADD_LOOKUP_HEADERS`
+    pub for_headers: bool,
+    /// A percentage lowers a limit.
+    pub for_limits: bool,
+}
+
+impl Lookups {
+    /// Those among the settings.
+    pub fn of(lookup: &LookupSettings) -> Self {
+        Self {
+            on: lookup.source != LookupSource::Off,
+            for_lists: lookup.countries != CountryList::None || !lookup.deny_asns.is_empty(),
+            for_headers: lookup.add_headers,
+            for_limits: lookup.percents.lower(),
+        }
+    }
+
+    /// Whether a request has to wait for the answer: not one that the answer cannot change.
+    pub const fn needed(self, own: bool, exempt: bool) -> bool {
+        self.on && (self.for_lists || (self.for_headers && !own) || (self.for_limits && !exempt))
     }
 }
 
@@ -202,6 +235,72 @@ fn lowest(first: Option<AppliedPercent>, second: Option<AppliedPercent>) -> Opti
         .into_iter()
         .flatten()
         .min_by_key(|applied| applied.percent)
+}
+
+/// A question that has no answer after this long is lost, nanoseconds: it is asked again. Far
+/// beyond what it takes, queue included.
+const LOST_NS: u64 = 120_000_000_000;
+/// A verified crawler is noted as one so often, nanoseconds.
+const NOTED_NS: u64 = 3_600_000_000_000;
+
+/// The names of the address that claimed last: those of an IPv6 client may come from several.
+#[derive(Clone, Debug)]
+pub struct KnownNames {
+    address: IpAddr,
+    answer: NamesAnswer,
+}
+
+impl KnownNames {
+    /// An answer.
+    pub const fn new(address: IpAddr, answer: NamesAnswer) -> Self {
+        Self { address, answer }
+    }
+
+    /// A question that was just asked.
+    pub fn asked(address: IpAddr, suffixes: &Suffixes, mono_ns: u64) -> Self {
+        let answer = NamesAnswer {
+            suffixes: suffixes.id(),
+            names: None,
+            until_ns: mono_ns.saturating_add(LOST_NS),
+        };
+        Self { address, answer }
+    }
+
+    /// Whether it says something about this address and these suffixes.
+    pub fn holds(&self, address: IpAddr, suffixes: &Suffixes, mono_ns: u64) -> bool {
+        self.address == address && self.answer.suffixes == suffixes.id() && !self.is_past(mono_ns)
+    }
+
+    /// The names; none where they are not known.
+    pub fn names(&self) -> Option<&[Box<str>]> {
+        self.answer.names.as_deref()
+    }
+
+    /// Whether it holds no longer.
+    pub const fn is_past(&self, mono_ns: u64) -> bool {
+        mono_ns >= self.answer.until_ns
+    }
+}
+
+/// When a verified crawler was last noted as one, on the monotonic clock.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Noted(Option<u64>);
+
+impl Noted {
+    /// Notes it, if that was not done within the last hour: true then.
+    pub fn anew(&mut self, mono_ns: u64) -> bool {
+        let is_due = !self.is_fresh(mono_ns);
+        if is_due {
+            self.0 = Some(mono_ns);
+        }
+        is_due
+    }
+
+    /// Whether it was noted within the last hour.
+    pub fn is_fresh(self, mono_ns: u64) -> bool {
+        let Self(noted) = self;
+        noted.is_some_and(|at| mono_ns.saturating_sub(at) < NOTED_NS)
+    }
 }
 
 /// What is kept of a client that has any of it: most have not, and pay a pointer.
@@ -541,5 +640,33 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// CRAWL-3: names are those of one address, for the suffixes that were asked for, and as long
+    /// as the answer says; a question that is lost is asked again.
+    #[test]
+    fn names_hold_for_their_address_and_their_time() {
+        let of = |suffix: &str| Suffixes::new([suffix.to_owned()]);
+        let (ours, others) = (of(".a.example"), of(".b.example"));
+        let [address, beside] = ["2001:db8::1", "2001:db8::2"].map(|text| text.parse().unwrap());
+        let asked = KnownNames::asked(address, &ours, 5);
+        assert!(asked.names().is_none() && asked.holds(address, &ours, 5 + LOST_NS - 1));
+        assert!(!asked.holds(address, &ours, 5 + LOST_NS));
+        let answer = NamesAnswer {
+            suffixes: ours.id(),
+            names: Some(Arc::from(["x.a.example".into()])),
+            until_ns: 100,
+        };
+        let known = KnownNames::new(address, answer);
+        assert!(known.holds(address, &ours, 99) && known.names().is_some());
+        assert!(!known.holds(address, &ours, 100));
+        assert!(!known.holds(beside, &ours, 99) && !known.holds(address, &others, 99));
+    }
+
+    /// CRAWL-4: a verified crawler is noted once an hour.
+    #[test]
+    fn a_crawler_is_noted_once_an_hour() {
+        let mut noted = Noted::default();
+        assert!(noted.anew(0) && !noted.anew(NOTED_NS - 1) && noted.anew(NOTED_NS));
     }
 }

@@ -22,12 +22,11 @@ use weir_shared::verdict::{AppliedPercent, Counts, Group};
 
 use crate::clients::charging::{Charging, Counted};
 use crate::clients::table::Table;
-use crate::clients::terms::{Denied, LookupRules};
+use crate::clients::terms::{Denied, LookupRules, Lookups};
 use crate::message::head::{Form, Head};
 use crate::request::claims::Claims;
 use crate::request::identity::{Identity, Who};
 
-pub use crate::request::needs::Lookups;
 pub use crate::request::outcome::Refusal;
 
 /// The settings that the ladder needs. A request has the same ones from its head to its end

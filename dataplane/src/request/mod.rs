@@ -12,12 +12,10 @@ pub mod endpoints;
 pub mod exchange;
 pub mod identity;
 pub mod ladder;
-pub mod needs;
 pub mod outcome;
 pub mod problem;
 pub mod record;
 pub mod refuse;
-pub mod responses;
 
 use std::rc::Rc;
 

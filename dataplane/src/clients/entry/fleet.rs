@@ -14,8 +14,7 @@ use weir_shared::table::RuleCount;
 use weir_shared::window::{PerSpan, RuleSpan, Span, Window};
 
 use super::{CHANGED, Entry};
-use crate::clients::due::{Due, aligned, is_over};
-use crate::clients::in_fleet::{ClientInFleet, RuleWindow};
+use crate::clients::in_fleet::{ClientInFleet, Due, RuleWindow, aligned, is_over};
 use crate::clients::judging::{Judging, Learned};
 
 mod broken;

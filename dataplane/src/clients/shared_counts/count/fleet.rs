@@ -8,8 +8,7 @@ use weir_shared::rules::SharedKey;
 use weir_shared::window::{RuleSpan, Span, Window};
 
 use super::{Arc, Count, Counted};
-use crate::clients::due::{Due, aligned, is_over};
-use crate::clients::in_fleet::CountInFleet;
+use crate::clients::in_fleet::{CountInFleet, Due, aligned, is_over};
 
 const fn of_rules(span: Span) -> RuleSpan {
     match span {
