@@ -268,6 +268,42 @@ fn a_link_is_followed_for_its_owner() {
     assert_eq!(fs::metadata(&victim).expect("it").uid(), 0);
 }
 
+/// CONTROL-7: what a command of root's makes in somebody else's directory, or where everybody may make
+/// files, takes the place of a link and is that of the directory's owner.
+#[test]
+#[ignore = "needs root, to be another user"]
+fn a_file_that_a_command_makes_goes_through_no_link() {
+    let victims = state_dir();
+    let victim = victims.path().join("shadow");
+    let log = victims.path().join("access.log");
+    let line = "192.0.2.1 - - [01/Jan/2026:00:00:00 +0000] \"GET / HTTP/1.1\" 200 5 \"-\" \"-\"\n";
+    fs::write(&log, line).expect("writes");
+    let log = log.to_str().expect("a path");
+    for (dir, owner) in [(of_other(), OTHER), (like_tmp(), 0)] {
+        fs::write(&victim, "secret").expect("writes");
+        let (page, refusals) = (dir.path().join("weir.1"), dir.path().join("refused"));
+        for link in [&page, &refusals] {
+            symlink(&victim, link).expect("a link");
+            lchown(link, Some(OTHER), Some(OTHER)).expect("lchown");
+        }
+        let inside = dir.path().to_str().expect("a path");
+        let file = refusals.to_str().expect("a path");
+        for arguments in [
+            &["man", "--dir", inside][..],
+            &["replay", log, "--refusals", file],
+        ] {
+            let ended = run(victims.path(), arguments);
+            assert!([0, 1].contains(&ended.code), "{arguments:?}: {}", ended.err);
+        }
+        let text = fs::read_to_string(&victim).expect("the victim");
+        assert_eq!(text, "secret");
+        for made in [&page, &refusals] {
+            let found = fs::symlink_metadata(made).expect("a file");
+            assert!(found.is_file() && found.uid() == owner, "{found:?}");
+        }
+    }
+}
+
 /// CONTROL-7, CONTROL-5: the log that a service of another user names is searched only where it
 /// lies in his state directory, and never through a link; the caller's own settings may name any.
 #[test]

@@ -1,7 +1,7 @@
 //! `weir man`: the manual, a page for each command. What clap does not know, the settings, the
 //! files and examples, is written here.
 
-use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -9,6 +9,7 @@ use clap::Args;
 use weir_shared::settings::table;
 
 use super::common::{EXIT_USAGE, Failure, finish, out};
+use super::trust;
 
 /// What is written.
 #[derive(Args, Debug)]
@@ -74,7 +75,9 @@ fn write_all(command: clap::Command, dir: &Path) -> Result<ExitCode, Failure> {
     for (name, page) in pages(command) {
         let path = dir.join(format!("{name}.1"));
         let failed = |error| format!("{} cannot be written: {error}", path.display());
-        fs::write(&path, page).map_err(|error| Failure::new(EXIT_USAGE, failed(error)))?;
+        trust::create(&path)
+            .and_then(|mut file| file.write_all(page.as_bytes()))
+            .map_err(|error| Failure::new(EXIT_USAGE, failed(error)))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,10 +1,13 @@
 //! Whom a command believes (CONTROL-7): who may do more than the service, such as root, must not be
 //! led to other files by a socket that anybody may have made.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Uid, fchown, fstat, openat, unlinkat};
+use rustix::io::Errno;
 use rustix::process::geteuid;
 
 /// Users whose socket is believed: root, who runs the command, and the owners of the directories
@@ -64,6 +67,36 @@ impl Believed {
 pub fn is_own(dir: &Path) -> bool {
     let is_own = |found: std::io::Result<fs::Metadata>| found.is_ok_and(|it| it.uid() == own_uid());
     is_own(fs::symlink_metadata(dir)) && is_own(fs::metadata(dir))
+}
+
+/// Makes a file, or empties the one that is there. Where somebody else may make files in its
+/// directory no link is followed: what has the name goes, and the new file is that of the
+/// directory's owner (CONTROL-7).
+///
+/// # Errors
+/// As the system says.
+pub fn create(path: &Path) -> io::Result<File> {
+    let dir = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let dir = openat(CWD, parent(path), dir, Mode::empty())?;
+    let found = fstat(&dir)?;
+    let is_open_to_all = found.st_mode & 0o002 != 0;
+    let Some(name) = path.file_name() else {
+        return Err(Errno::ISDIR.into());
+    };
+    if is_own_or_root(found.st_uid) && !is_open_to_all {
+        return File::create(path);
+    }
+    match unlinkat(&dir, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let new = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = openat(&dir, name, new, Mode::from(0o644))?;
+    if own_uid() != found.st_uid && geteuid().is_root() {
+        let (owner, group) = (Uid::from_raw(found.st_uid), Gid::from_raw(found.st_gid));
+        fchown(&file, Some(owner), Some(group))?;
+    }
+    Ok(File::from(file))
 }
 
 fn is_own_or_root(uid: u32) -> bool {

@@ -3,7 +3,6 @@
 //! service is written.
 
 use std::collections::BTreeSet;
-use std::fs::File as OpenFile;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -32,7 +31,7 @@ use self::settings::Base;
 use self::trial::Trial;
 use super::ask::{Asking, Place};
 use super::common::{EXIT_USAGE, Failure, finish, out, print_json};
-use super::ended;
+use super::{ended, trust};
 
 /// How a shell is told of an end by SIGINT.
 const EXIT_INTERRUPTED: u8 = 130;
@@ -163,7 +162,7 @@ fn prepare(given: &Replay) -> Result<(&'static str, Engine), Failure> {
     let refusals: Refusals = match &given.refusals {
         None => None,
         Some(path) => {
-            let file = OpenFile::create(path).map_err(|error| unwritten(given, &error))?;
+            let file = trust::create(path).map_err(|error| unwritten(given, &error))?;
             Some(Box::new(BufWriter::new(file)) as Box<dyn Write>)
         }
     };
