@@ -84,7 +84,9 @@ pub fn check(settings: &Settings, clock: &Clock) -> Found {
         Ok((rules, bad_lists)) => {
             found.warnings.extend(bad_lists);
             found.warnings.extend(unfilled_jails(settings, &rules));
-            found.warnings.extend(warnings::of(&rules, settings));
+            let bans = found.files.bans();
+            let of_crawlers = warnings::of(&rules, settings, bans, now.wall_ms);
+            found.warnings.extend(of_crawlers);
         }
         Err(_) if is_closed && settings.state.rules_file.is_none() => {}
         Err(error) => found.faults.push(error.to_string()),

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::rules::check;
 use super::{CRAWLER, GOOGLEBOT, NEIGHBOUR, counted, dns, get, start_in, statuses};
 use crate::support::application::Application;
 use crate::support::wait_until;
@@ -115,4 +116,29 @@ fn a_ban_covers_no_range_of_a_feed() {
         );
     }
     get(&weir, "/home/200", CRAWLER, GOOGLEBOT).expect(200);
+}
+
+/// CRAWL-6: a permanent ban over the range of a search engine is warned of, one that ends is not.
+#[test]
+fn a_permanent_ban_of_a_search_engine_is_warned_of() {
+    let is_warned_of = |ban: Value| {
+        let state = fed(&["66.249.66.0/27"], 0);
+        let mut rules = rules(json!({}));
+        rules["version"] = json!(1);
+        let bans = json!({"version": 1, "bans": [ban]});
+        for (name, content) in [("rules.json", rules), ("bans.json", bans)] {
+            std::fs::write(state.path().join(name), content.to_string()).expect("writes");
+        }
+        let checked = check(&state, &[]);
+        assert_eq!(checked.code, 0, "{}", checked.err);
+        let told = "a permanent ban refuses the verified crawler \"googlebot\" from 66.249.66.0/27";
+        checked.err.contains(told)
+    };
+    let permanent = json!({"netblock": "66.249.0.0/16", "ban_expires": "permanent"});
+    let mut lifted = permanent.clone();
+    lifted["lifted"] = json!("2026-01-01T00:00:00Z");
+    assert!(is_warned_of(permanent));
+    assert!(!is_warned_of(lifted));
+    assert!(!is_warned_of(json!({"netblock": "66.249.0.0/16", "ban_expires": "2099-01-01T00:00:00Z"})));
+    assert!(!is_warned_of(json!({"netblock": "192.0.2.0/24", "ban_expires": "permanent"})));
 }

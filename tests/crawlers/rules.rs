@@ -129,7 +129,7 @@ fn the_table_can_be_pasted() {
 }
 
 #[track_caller]
-fn check(state: &StateDir, settings: &[(&str, &str)]) -> Ran {
+pub(super) fn check(state: &StateDir, settings: &[(&str, &str)]) -> Ran {
     let mut command = command(state.path(), &["check"]);
     command
         .env("WAF_UPSTREAM", "http://127.0.0.1:9")

@@ -1,12 +1,20 @@
 //! What works, and costs a site its place in an index (CRAWL-6).
 
+use std::sync::Arc;
+
 use http::StatusCode;
+use weir_shared::ban::{Ban, Expiry};
 use weir_shared::rules::{Crawler, Denial, Purpose, RuleSet, Verify};
 use weir_shared::settings::{BanResponse, Settings};
 use weir_shared::spans::Spans;
 
-/// One sentence each.
-pub(crate) fn of(rules: &RuleSet, settings: &Settings) -> Vec<String> {
+/// One sentence each. `bans` are those held.
+pub(crate) fn of(
+    rules: &RuleSet,
+    settings: &Settings,
+    bans: &[Arc<Ban>],
+    now_ms: u64,
+) -> Vec<String> {
     let mut warnings = Vec::new();
     let otherwise = settings.bans.deny_response;
     let otherwise = otherwise.unwrap_or(settings.bans.response);
@@ -18,6 +26,7 @@ pub(crate) fn of(rules: &RuleSet, settings: &Settings) -> Vec<String> {
         .collect();
     for engine in engines {
         warnings.extend(listed(engine, &denied_nets, otherwise));
+        warnings.extend(banned(engine, bans, now_ms));
         let denials = rules.denials_of(engine);
         warnings.extend(denials.filter_map(|denial| denied(denial, engine, otherwise)));
     }
@@ -57,6 +66,22 @@ fn listed(engine: &Crawler, denied: &Spans, answer: BanResponse) -> Option<Strin
     let what = lasting(answer)?;
     Some(format!(
         "a list that denies would give the verified crawler {:?} {what} from {range}: a search engine drops a page for that",
+        engine.rule.name
+    ))
+}
+
+/// A ban without an end, whatever its answer is.
+fn banned(engine: &Crawler, bans: &[Arc<Ban>], now_ms: u64) -> Option<String> {
+    let Verify::Feed(feed) = &engine.verify else {
+        return None;
+    };
+    let endless = bans.iter().filter(|ban| {
+        ban.ban_expires == Expiry::Permanent && ban.is_active(now_ms) && !ban.observed
+    });
+    let endless: Spans = endless.map(|ban| ban.netblock).collect();
+    let range = feed.list.netblocks().find(|range| endless.meet(*range))?;
+    Some(format!(
+        "a permanent ban refuses the verified crawler {:?} from {range}: a search engine drops a site for that; weir bans lift ends it",
         engine.rule.name
     ))
 }
