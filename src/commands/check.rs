@@ -244,7 +244,7 @@ fn unshared(settings: &Settings) -> Option<String> {
         false => ", and so do all counts without counts in WAF_FLEET_SHARE",
     };
     Some(format!(
-        "the fleet shares bans and counts, but these hold at each instance by itself: per_second, burst and concurrent limits, limits by a field's value, bounds of connections, whom the application trusts, and who is a verified crawler{also}"
+        "the fleet shares bans and counts, but these hold at each instance by itself: per_second, burst and concurrent limits, bounds of connections, whom the application trusts, and who is a verified crawler{also}"
     ))
 }
 

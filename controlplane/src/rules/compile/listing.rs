@@ -43,6 +43,7 @@ impl Compiler {
             }
             Ok(None) if before == 0 => return,
             Ok(None) => (false, "is gone (an empty list takes all out)".to_owned()),
+            Err(fault) if fault.line == 0 => (true, format!("cannot be read: {}", fault.message)),
             Err(fault) => (true, format!("has a fault in {fault}")),
         };
         read.listed = Arc::new(SharedLists {
@@ -50,12 +51,13 @@ impl Compiler {
             ..SharedLists::clone(&self.listed)
         });
         let path = self.lists_path.clone();
+        let stays = match before {
+            0 => String::new(),
+            _ => format!(": its last good {before} entries stay"),
+        };
         read.bad.push(BadList {
             name: LISTS.to_owned(),
-            error: format!(
-                "the list {} {error}: its last good {before} entries stay",
-                path.display()
-            ),
+            error: format!("the list {} {error}{stays}", path.display()),
             path,
         });
     }
