@@ -11,44 +11,7 @@ use crate::message::Message;
 /// Far longer than any answer takes, and no wait for ever.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// An answer, whole.
-#[derive(Debug, Default)]
-pub struct Answer {
-    /// Its status.
-    pub status: u16,
-    /// Its head, in small letters.
-    pub head: String,
-    /// Its content.
-    pub body: String,
-}
-
-impl Answer {
-    /// Itself, with this status.
-    ///
-    /// # Errors
-    /// It has another one.
-    pub fn expect(self, status: u16) -> Result<Self> {
-        if self.status != status {
-            bail!("{status} is expected, and the answer is {self:?}");
-        }
-        Ok(self)
-    }
-
-    /// What came, if it is a whole answer.
-    fn of(bytes: &[u8]) -> Option<Self> {
-        let (message, _) = Message::whole(bytes)?;
-        Some(Self {
-            status: message.target().parse().ok()?,
-            body: String::from_utf8_lossy(&message.body).into_owned(),
-            head: message.head,
-        })
-    }
-}
-
 /// A connection.
-///
-/// # Errors
-/// Nobody listens.
 pub fn connect(address: SocketAddr) -> Result<TcpStream> {
     let stream = TcpStream::connect(address).context("no connection")?;
     stream.set_nodelay(true)?;
@@ -57,10 +20,7 @@ pub fn connect(address: SocketAddr) -> Result<TcpStream> {
 }
 
 /// One request on a connection that stays open.
-///
-/// # Errors
-/// The connection ends, or time-outs.
-pub fn on(stream: &mut TcpStream, request: &[u8]) -> Result<Answer> {
+pub fn on(stream: &mut TcpStream, request: &[u8]) -> Result<Message> {
     stream.write_all(request)?;
     let (mut buffer, mut length) = (vec![0; 8192], 0);
     loop {
@@ -70,8 +30,8 @@ pub fn on(stream: &mut TcpStream, request: &[u8]) -> Result<Answer> {
         let read = stream.read(buffer.get_mut(length..).unwrap_or_default())?;
         length += read;
         let came = buffer.get(..length).unwrap_or_default();
-        match Answer::of(came) {
-            Some(answer) => return Ok(answer),
+        match Message::whole(came) {
+            Some((answer, _)) => return Ok(answer),
             None if read == 0 => bail!("no answer: {:?}", String::from_utf8_lossy(came)),
             None => {}
         }
@@ -79,10 +39,7 @@ pub fn on(stream: &mut TcpStream, request: &[u8]) -> Result<Answer> {
 }
 
 /// One request on a connection of its own, with these lines of fields besides.
-///
-/// # Errors
-/// No answer.
-pub fn once(address: SocketAddr, line: &str, fields: &str, body: &str) -> Result<Answer> {
+pub fn once(address: SocketAddr, line: &str, fields: &str, body: &str) -> Result<Message> {
     let length = body.len();
     let request = format!(
         "{line} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: {length}\r\n{fields}\r\n{body}"
@@ -91,10 +48,7 @@ pub fn once(address: SocketAddr, line: &str, fields: &str, body: &str) -> Result
 }
 
 /// The same of the operator of a service, who has this token.
-///
-/// # Errors
-/// No answer.
-pub fn operator(address: SocketAddr, token: &str, line: &str, body: &str) -> Result<Answer> {
+pub fn operator(address: SocketAddr, token: &str, line: &str, body: &str) -> Result<Message> {
     let fields = format!(
         "Authorization: Bearer {token}\r\nX-Forwarded-For: 192.0.2.254\r\nContent-Type: application/json\r\n"
     );
@@ -102,19 +56,12 @@ pub fn operator(address: SocketAddr, token: &str, line: &str, body: &str) -> Res
 }
 
 /// The metrics.
-///
-/// # Errors
-/// No answer, or a refusal.
 pub fn metrics(address: SocketAddr, token: &str) -> Result<String> {
-    Ok(operator(address, token, "GET /_waf/metrics", "")?
-        .expect(200)?
-        .body)
+    let answer = operator(address, token, "GET /_waf/metrics", "")?;
+    Ok(answer.expect(200)?.text().into_owned())
 }
 
 /// One sample, named as on the page.
-///
-/// # Errors
-/// The page does not have it.
 pub fn metric(page: &str, series: &str) -> Result<f64> {
     let value = page.lines().find_map(|line| {
         let (name, value) = line.trim_end().rsplit_once(' ')?;
@@ -129,12 +76,8 @@ mod tests {
 
     #[test]
     fn a_sample_is_found_by_its_whole_name() {
-        let page =
-            "# TYPE waf_x counter\nwaf_x{file=\"a b\",outcome=\"ok\"} 3\nwaf_xy 4\nwaf_x 5\n";
-        assert_eq!(
-            metric(page, "waf_x{file=\"a b\",outcome=\"ok\"}").unwrap(),
-            3.0
-        );
+        let page = "# TYPE waf_x counter\nwaf_x{file=\"a b\"} 3\nwaf_xy 4\nwaf_x 5\n";
+        assert_eq!(metric(page, "waf_x{file=\"a b\"}").unwrap(), 3.0);
         assert_eq!(metric(page, "waf_x").unwrap(), 5.0);
         assert!(metric(page, "waf_z").is_err());
     }

@@ -1,49 +1,37 @@
 //! Something that is done while other work lasts, on a thread of its own.
 
-use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
+use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
 
-/// Whether the other work has ended.
-#[derive(Debug, Default)]
-pub struct Ended {
-    has: Mutex<bool>,
-    changed: Condvar,
-}
+/// Whether the other work has ended: it holds the sender, and sends nothing.
+#[derive(Debug)]
+pub struct Ended(Receiver<()>);
 
 impl Ended {
     /// Whether it has now.
     pub fn is_now(&self) -> bool {
-        *self.has.lock().unwrap_or_else(PoisonError::into_inner)
+        self.is_within(Duration::ZERO)
     }
 
     /// Waits for so long, or until it has: whether it has.
     pub fn is_within(&self, time: Duration) -> bool {
-        let has = self.has.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.changed.wait_timeout_while(has, time, |has| !*has);
-        *waited.unwrap_or_else(PoisonError::into_inner).0
-    }
-
-    fn set(&self) {
-        *self.has.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        self.changed.notify_all();
+        self.0.recv_timeout(time) == Err(RecvTimeoutError::Disconnected)
     }
 }
 
 /// Does both: `other` is to end soon after `work` has.
-///
-/// # Errors
-/// That of either; of `other` first, since `work` may have failed for its sake.
+/// Of two errors that of `other` is told: `work` may have failed for its sake.
 pub fn beside<A: Send, B>(
     other: impl FnOnce(&Ended) -> Result<A> + Send,
     work: impl FnOnce() -> Result<B>,
 ) -> Result<(A, B)> {
-    let ended = Ended::default();
+    let (lasts, ended) = bounded(0);
     std::thread::scope(|scope| {
-        let other = scope.spawn(|| other(&ended));
+        let other = scope.spawn(|| other(&Ended(ended)));
         let worked = work();
-        ended.set();
+        drop(lasts);
         let other = other.join();
         let other = other.map_err(|_| anyhow!("what was done beside the work panicked"))?;
         Ok((other?, worked?))
@@ -51,9 +39,6 @@ pub fn beside<A: Send, B>(
 }
 
 /// Does something once a second, first after half a second, while `work` lasts.
-///
-/// # Errors
-/// That of either.
 pub fn each_second<T>(
     often: impl Fn() -> Result<()> + Send,
     work: impl FnOnce() -> Result<T>,

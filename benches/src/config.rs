@@ -9,6 +9,18 @@ use std::path::Path;
 /// A body of about 100 bytes, as small answers are.
 const SMALL: &str = "ok: a small answer of about one hundred bytes, which is what a health check or an API call sends.\\n";
 
+/// Settings of weir. One that is given again later takes the place of the one before.
+#[derive(Clone, PartialEq, Default, Debug)]
+pub struct Settings(pub Vec<(&'static str, String)>);
+
+impl Settings {
+    /// These with another one.
+    pub fn with(mut self, name: &'static str, value: impl ToString) -> Self {
+        self.0.push((name, value.to_string()));
+        self
+    }
+}
+
 /// What nginx needs in one process, in the foreground, with all its files in `directory`.
 pub fn nginx(directory: &Path, http: &str) -> String {
     let directory = directory.display();
@@ -33,7 +45,7 @@ pub fn application(directory: &Path, port: u16) -> String {
         directory,
         &format!(
             "access_log off;\nsendfile on;\nserver {{\n  listen 127.0.0.1:{port} backlog=4096;\n  root {};\n  \
-             default_type text/plain;\n  location / {{ return 200 \"{SMALL}\"; }}\n  location = /1m {{ }}\n  \
+             default_type text/plain;\n  location / {{ return 200 \"{SMALL}\"; }}\n  location = /1m {{ }}\n  location = /drop {{ }}\n  \
              location = /upload {{\n    client_body_buffer_size 256k;\n    mirror /read;\n    error_page 405 =200 @read;\n  }}\n  \
              location = /read {{ internal; return 204; }}\n  location @read {{ return 200 \"ok\\n\"; }}\n}}\n",
             directory.display()
@@ -41,34 +53,23 @@ pub fn application(directory: &Path, port: u16) -> String {
     )
 }
 
-/// The settings of weir, with its files in `directory`: no limit within reach, no log. A setting
-/// that is given again later takes the place of the one here.
-pub fn weir(directory: &Path, application: SocketAddr) -> Vec<(&'static str, String)> {
-    let mut settings = vec![
-        ("WAF_LISTEN", "127.0.0.1:0".to_owned()),
-        ("WAF_UPSTREAM", format!("http://{application}")),
-        ("WAF_WORKERS", "1".to_owned()),
-        (
-            "WAF_STATE_DIR",
-            directory.join("state").display().to_string(),
-        ),
-        // Nobody outside is asked about loopback clients.
-        ("WAF_LOOKUP_SOURCE", "off".to_owned()),
-        ("WAF_MAX_CONNECTIONS_PER_CLIENT", "10000".to_owned()),
-        ("WAF_LOG_REQUESTS", "off".to_owned()),
-        (
-            "WAF_LOG_FILE",
-            directory.join("access.log").display().to_string(),
-        ),
-    ];
-    for window in ["MINUTE", "HOUR", "DAY"] {
-        let (requests, bytes) = match window {
-            "MINUTE" => ("WAF_RATE_LIMIT_PER_MINUTE", "WAF_BYTES_LIMIT_PER_MINUTE"),
-            "HOUR" => ("WAF_RATE_LIMIT_PER_HOUR", "WAF_BYTES_LIMIT_PER_HOUR"),
-            _ => ("WAF_RATE_LIMIT_PER_DAY", "WAF_BYTES_LIMIT_PER_DAY"),
-        };
-        settings.push((requests, "1000000000000".to_owned()));
-        settings.push((bytes, "1000T".to_owned()));
-    }
-    settings
+/// The settings of weir, with its files in `directory`: no limit within reach, no log.
+pub fn weir(directory: &Path, application: SocketAddr) -> Settings {
+    let file = |name: &str| directory.join(name).display().to_string();
+    // Nobody outside is asked about loopback clients.
+    Settings::default()
+        .with("WAF_LISTEN", "127.0.0.1:0")
+        .with("WAF_UPSTREAM", format!("http://{application}"))
+        .with("WAF_WORKERS", 1)
+        .with("WAF_STATE_DIR", file("state"))
+        .with("WAF_LOOKUP_SOURCE", "off")
+        .with("WAF_MAX_CONNECTIONS_PER_CLIENT", 10_000)
+        .with("WAF_LOG_REQUESTS", "off")
+        .with("WAF_LOG_FILE", file("access.log"))
+        .with("WAF_RATE_LIMIT_PER_MINUTE", 1_000_000_000_000_u64)
+        .with("WAF_RATE_LIMIT_PER_HOUR", 1_000_000_000_000_u64)
+        .with("WAF_RATE_LIMIT_PER_DAY", 1_000_000_000_000_u64)
+        .with("WAF_BYTES_LIMIT_PER_MINUTE", "1000T")
+        .with("WAF_BYTES_LIMIT_PER_HOUR", "1000T")
+        .with("WAF_BYTES_LIMIT_PER_DAY", "1000T")
 }

@@ -1,14 +1,5 @@
 //! Benchmarks of weir, and what they share. The programs are `src/bin/bench` and `src/bin/soak`;
 //! measurements of single parts belong into `benches/`.
-#![cfg_attr(
-    test,
-    allow(
-        clippy::unwrap_used,
-        clippy::expect_used,
-        clippy::panic,
-        clippy::indexing_slicing
-    )
-)]
 
 pub mod ask;
 pub mod beside;

@@ -23,18 +23,14 @@ pub struct Load<'a> {
     pub directory: &'a Path,
 }
 
-/// What a generator counted.
+/// What a generator counted: requests that were answered, and how long it and answers took;
+/// answers with a status of 400 and above; connections, reads and writes that failed or timed out.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Counted {
-    /// Requests that were answered.
     pub requests: u64,
-    /// How long it took.
     pub microseconds: u64,
-    /// How long answers took.
     pub delays: Delays,
-    /// Answers with a status of 400 and above.
     pub refused: u64,
-    /// Connections that failed, reads and writes that failed, time-outs.
     pub broken: u64,
 }
 
@@ -42,8 +38,9 @@ pub struct Counted {
 const REPORT: &str = r#"
 function done(summary, latency, requests)
   local e = summary.errors
-  io.write(string.format('counted %d %d %.1f %.1f %.1f %d %d\n', summary.requests, summary.duration,
-    latency:percentile(50.0), latency:percentile(99.0), latency.max, e.status, e.connect + e.read + e.write + e.timeout))
+  io.write(string.format('counted %d %d %.1f %.1f %.1f %.1f %d %d\n', summary.requests, summary.duration,
+    latency:percentile(50), latency:percentile(99), latency:percentile(99.9), latency.max,
+    e.status, e.connect + e.read + e.write + e.timeout))
 end
 "#;
 
@@ -52,18 +49,12 @@ pub const STREAMS: usize = 10;
 
 impl Load<'_> {
     /// Runs wrk for a time in whole seconds: `/` is asked for, and nothing is to be refused.
-    ///
-    /// # Errors
-    /// No wrk, no figures, or figures of wrong answers.
     pub fn run(&self, address: SocketAddr, script: &str, time: Duration) -> Result<Counted> {
         self.run_at(&format!("http://{address}/"), script, false, time)
     }
 
     /// The same at a URL, which may be one of https. `refused` tells whether every answer is to be
     /// a refusal, or none.
-    ///
-    /// # Errors
-    /// No wrk, no figures, or figures of wrong answers.
     pub fn run_at(
         &self,
         url: &str,
@@ -73,18 +64,12 @@ impl Load<'_> {
     ) -> Result<Counted> {
         let file = self.directory.join("load.lua");
         std::fs::write(&file, format!("{script}{REPORT}"))?;
-        let time = format!("{}s", time.as_secs());
-        let file = file
-            .to_str()
-            .context("the name of a directory is no text")?;
-        self.counted("wrk", &["-d", &time, "-s", file, url], counted)?
-            .sound(refused)
+        let (time, file) = (time.as_secs().to_string(), file.display().to_string());
+        let arguments = ["-d", &time, "-s", &file, url];
+        self.counted("wrk", &arguments, counted)?.sound(refused)
     }
 
     /// Runs h2load, which speaks HTTP/2 over TLS, for a time in whole seconds.
-    ///
-    /// # Errors
-    /// No h2load, no figures, or figures of wrong answers.
     pub fn run_http2(&self, url: &str, time: Duration) -> Result<Counted> {
         let (streams, seconds) = (STREAMS.to_string(), time.as_secs().to_string());
         let arguments = ["-m", &streams, "-D", &seconds, url];
@@ -100,7 +85,7 @@ impl Load<'_> {
         read: impl Fn(&str) -> Option<Counted>,
     ) -> Result<Counted> {
         let program = self.programs.path(generator)?;
-        let mut command = self.programs.pinned(&[LOAD_CORE], program)?;
+        let mut command = self.programs.pinned(&[LOAD_CORE], &program)?;
         let output = command
             .args(["-t", "1", "-c", &self.connections.to_string()])
             .args(arguments)
@@ -109,19 +94,12 @@ impl Load<'_> {
         let text = String::from_utf8_lossy(&output.stdout);
         read(&text).with_context(|| {
             let said = String::from_utf8_lossy(&output.stderr);
-            format!(
-                "{generator} gave no figures: {}{}",
-                said.trim(),
-                text.trim()
-            )
+            format!("{generator} gave no figures: {said}{text}")
         })
     }
 }
 
 /// What so many threads of this program give together, each of them on the core of the load.
-///
-/// # Errors
-/// That of a thread, or no such core.
 pub fn on_threads<T: Send>(
     count: u32,
     one: impl Fn(u32) -> Result<Vec<T>> + Sync,
@@ -156,11 +134,7 @@ fn counted_http2(text: &str, time: Duration) -> Option<Counted> {
     Some(Counted {
         requests: number("requests:", "succeeded")?,
         microseconds: u64::try_from(time.as_micros()).ok()?,
-        delays: Delays {
-            p50: f64::NAN,
-            p99: f64::NAN,
-            longest: f64::NAN,
-        },
+        delays: Delays::of(vec![f64::NAN]),
         refused: number("status codes:", "4xx")? + number("status codes:", "5xx")?,
         broken: number("requests:", "errored")? + number("requests:", "timeout")?,
     })
@@ -168,20 +142,32 @@ fn counted_http2(text: &str, time: Duration) -> Option<Counted> {
 
 /// The line of [`REPORT`].
 fn counted(text: &str) -> Option<Counted> {
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("counted "))?;
-    let numbers: Vec<f64> = line
-        .split(' ')
-        .map_while(|word| word.parse().ok())
-        .collect();
-    let [requests, microseconds, p50, p99, longest, refused, broken] = numbers[..] else {
+    let mut lines = text.lines();
+    let line = lines.find_map(|line| line.strip_prefix("counted "))?;
+    let numbers = line.split(' ').map_while(|word| word.parse().ok());
+    let numbers: Vec<f64> = numbers.collect();
+    let [
+        requests,
+        microseconds,
+        p50,
+        p99,
+        p99_9,
+        longest,
+        refused,
+        broken,
+    ] = numbers[..]
+    else {
         return None;
     };
     Some(Counted {
         requests: requests as u64,
         microseconds: microseconds as u64,
-        delays: Delays { p50, p99, longest },
+        delays: Delays {
+            p50,
+            p99,
+            p99_9,
+            longest,
+        },
         refused: refused as u64,
         broken: broken as u64,
     })
@@ -192,22 +178,9 @@ impl Counted {
     /// wrk counts those that the end of a run cut off.
     fn sound(self, refused: bool) -> Result<Self> {
         let expected = if refused { self.requests } else { 0 };
-        if self.requests == 0 {
-            bail!("no request was answered");
-        }
-        if self.refused != expected {
-            bail!(
-                "{} of {} answers were refusals, and {expected} should be",
-                self.refused,
-                self.requests
-            );
-        }
-        if self.broken > self.requests / 1000 {
-            bail!(
-                "{} connections broke within {} requests",
-                self.broken,
-                self.requests
-            );
+        let is_sound = self.refused == expected && self.broken <= self.requests / 1000;
+        if self.requests == 0 || !is_sound {
+            bail!("{expected} of the answers should be refusals, and these came: {self:?}");
         }
         Ok(self)
     }
@@ -217,55 +190,38 @@ impl Counted {
 mod tests {
     use super::*;
 
-    const COUNTED: Counted = Counted {
-        requests: 1000,
-        microseconds: 3_000_123,
-        delays: Delays {
-            p50: 100.0,
-            p99: 512.5,
-            longest: 9000.0,
-        },
-        refused: 0,
-        broken: 1,
-    };
-
     #[test]
-    fn the_line_of_wrk_is_read() {
-        let text = "Running 3s test\ncounted 1000 3000123 100.0 512.5 9000.0 0 1\n";
-        assert_eq!(counted(text), Some(COUNTED));
+    fn the_line_of_wrk_is_read_and_wrong_answers_are_no_figures() {
+        let text = "Running 3s test\ncounted 1000 3000123 100.0 512.5 600.0 9000.0 0 1\n";
+        let found = counted(text).unwrap();
+        assert_eq!((found.requests, found.microseconds), (1000, 3_000_123));
+        assert_eq!((found.delays.p99, found.delays.longest), (512.5, 9000.0));
+        assert_eq!((found.refused, found.broken), (0, 1));
         assert_eq!(counted("unable to connect"), None);
         assert_eq!(counted("counted 1000 x"), None);
+        for (requests, refused, broken, all, is_sound) in [
+            (1000, 0, 1, false, true),
+            (1000, 1, 0, false, false),
+            (1000, 0, 2, false, false),
+            (0, 0, 0, false, false),
+            (1000, 1000, 0, true, true),
+            (1000, 999, 0, true, false),
+        ] {
+            let mut counted = found;
+            (counted.requests, counted.refused, counted.broken) = (requests, refused, broken);
+            assert_eq!(counted.sound(all).is_ok(), is_sound, "{counted:?}");
+        }
     }
 
     #[test]
     fn the_lines_of_h2load_are_read() {
-        let text = "Application protocol: h2\n\nfinished in 2.00s, 500.00 req/s, 1MB/s\n\
+        let text = "begin\nApplication protocol: h2\n\nfinished in 2.00s, 500.00 req/s, 1MB/s\n\
             requests: 1000 total, 1010 started, 1000 done, 1000 succeeded, 0 failed, 1 errored, 2 timeout\n\
             status codes: 990 2xx, 0 3xx, 4 4xx, 5 5xx\n";
-        let text = format!("begin\n{text}");
-        let counted = counted_http2(&text, Duration::from_secs(2)).unwrap();
+        let counted = counted_http2(text, Duration::from_secs(2)).unwrap();
         assert_eq!((counted.requests, counted.microseconds), (1000, 2_000_000));
         assert_eq!((counted.refused, counted.broken), (9, 3));
         let other = text.replace(": h2", ": http/1.1");
         assert_eq!(counted_http2(&other, Duration::from_secs(2)), None);
-    }
-
-    #[test]
-    fn wrong_answers_are_no_figures() {
-        let sound = |requests, refused, broken, all| {
-            let counted = Counted {
-                requests,
-                refused,
-                broken,
-                ..COUNTED
-            };
-            counted.sound(all).is_ok()
-        };
-        assert!(sound(1000, 0, 1, false));
-        assert!(!sound(1000, 1, 0, false));
-        assert!(!sound(1000, 0, 2, false));
-        assert!(!sound(0, 0, 0, false));
-        assert!(sound(1000, 1000, 0, true));
-        assert!(!sound(1000, 999, 0, true));
     }
 }

@@ -1,6 +1,8 @@
 //! Messages of HTTP/1.1 in the bytes that came: only what the benches themselves send or ask for is
 //! understood, and nothing is hidden by a library.
 
+use anyhow::{Result, bail};
+
 /// A message, whole.
 #[derive(Debug, Default)]
 pub struct Message {
@@ -42,6 +44,23 @@ impl Message {
     /// The target of a request; the status of an answer.
     pub fn target(&self) -> &str {
         self.head.split(' ').nth(1).unwrap_or_default()
+    }
+
+    /// Itself, an answer with this status.
+    pub fn expect(self, status: u16) -> Result<Self> {
+        if self.target() != status.to_string() {
+            bail!(
+                "{status} is expected, and the answer is {}{}",
+                self.head,
+                self.text()
+            );
+        }
+        Ok(self)
+    }
+
+    /// Its content as a text.
+    pub fn text(&self) -> std::borrow::Cow<'_, str> {
+        String::from_utf8_lossy(&self.body)
     }
 
     /// A field of the head.

@@ -25,20 +25,10 @@ pub struct Paced {
 
 impl Paced {
     /// Asks for `/`, on the core of the load: how long after requests were due answers ended.
-    ///
-    /// # Errors
-    /// A connection that breaks, an answer that is not 200.
     pub fn run(self, address: SocketAddr) -> Result<Delays> {
-        Ok(Delays::of(self.each(address)?))
-    }
-
-    /// The same, answer by answer, in microseconds.
-    ///
-    /// # Errors
-    /// As of [`Self::run`].
-    pub fn each(self, address: SocketAddr) -> Result<Vec<f64>> {
         let begin = Instant::now();
-        on_threads(self.connections, |number| self.ask(address, number, begin))
+        let all = on_threads(self.connections, |number| self.ask(address, number, begin))?;
+        Ok(Delays::of(all))
     }
 
     /// One connection: its requests are spread evenly between those of the others.

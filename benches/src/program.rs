@@ -1,6 +1,5 @@
 //! The programs: where they are, how they are started, and that they are ended again.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -10,12 +9,13 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::CpuSet;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::config;
+use crate::config::{self, Settings};
 
 /// How long a program may take until it listens.
 const START: Duration = Duration::from_secs(60);
@@ -28,21 +28,15 @@ pub const PROXY_CORE: usize = 0;
 /// See [`PROXY_CORE`].
 pub const LOAD_CORE: usize = 1;
 
-/// Which proxy is measured.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Which proxy is measured: the one at hand and its peers, in the order of the table.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, ValueEnum)]
 pub enum Kind {
-    /// The one at hand.
     Weir,
-    /// A peer, and the application.
     Nginx,
-    /// A peer.
     Haproxy,
 }
 
 impl Kind {
-    /// Every kind, in the order of the table.
-    pub const ALL: [Self; 3] = [Self::Weir, Self::Nginx, Self::Haproxy];
-
     /// As it is written on the command line and in the table.
     pub fn name(self) -> &'static str {
         match self {
@@ -64,57 +58,45 @@ const PROGRAMS: [(&str, &str, &str); 6] = [
     ("strace", "strace", "which counts system calls"),
 ];
 
-/// Where the programs are, as far as they are there.
+/// Where the programs are.
 #[derive(Debug)]
-pub struct Programs(BTreeMap<&'static str, PathBuf>);
+pub struct Programs {
+    /// The binary that is measured.
+    pub weir: PathBuf,
+}
 
 impl Programs {
-    /// Looks for all of them; `weir` is the binary that is measured.
-    pub fn find(weir: &Path) -> Self {
-        let found = PROGRAMS
-            .iter()
-            .filter_map(|(name, ..)| Some((*name, on_path(name)?)));
-        Self(found.chain([("weir", weir.to_path_buf())]).collect())
-    }
-
     /// One sentence for each program that is wanted and missing: what is lost without it, and how
     /// to get it.
     pub fn missing(&self, wanted: &[&str]) -> Vec<String> {
-        let missing = PROGRAMS
-            .iter()
-            .filter(|(name, ..)| wanted.contains(name) && self.path(name).is_err());
-        let mut sentences: Vec<String> = missing
-            .map(|(name, package, what)| {
-                format!(
-                    "{name}, {what}, is missing; on Debian `apt-get install {package}` installs it"
-                )
-            })
-            .collect();
-        if self.path("weir").is_err() {
-            sentences.push("weir is missing; `cargo build --release` builds it".to_owned());
-        }
-        sentences
+        let missing = |name: &str| self.path(name).is_err();
+        let programs = PROGRAMS.iter();
+        let programs = programs.filter(|(name, ..)| wanted.contains(name) && missing(name));
+        let sentence = |(name, package, what): &(&str, &str, &str)| {
+            format!("{name}, {what}, is missing; on Debian `apt-get install {package}` installs it")
+        };
+        let weir = missing("weir")
+            .then(|| "weir is missing; `cargo build --release` builds it".to_owned());
+        programs.map(sentence).chain(weir).collect()
     }
 
-    /// Where a program is.
-    ///
-    /// # Errors
-    /// It is not there.
-    pub fn path(&self, name: &str) -> Result<&Path> {
-        let path = self.0.get(name).filter(|path| path.is_file());
-        path.map(PathBuf::as_path)
-            .with_context(|| format!("{name} is missing"))
+    /// Where a program is: on `PATH`, or where Debian keeps servers, which is not on everybody's.
+    pub fn path(&self, name: &str) -> Result<PathBuf> {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let directories = std::env::split_paths(&path).chain(["/usr/sbin".into()]);
+        let mut files = directories.map(|directory| directory.join(name));
+        let found = match name {
+            "weir" => Some(self.weir.clone()).filter(|file| file.is_file()),
+            _ => files.find(|file| file.is_file()),
+        };
+        found.with_context(|| format!("{name} is missing"))
     }
 
     /// What a proxy says of its version.
-    ///
-    /// # Errors
-    /// It is not there.
     pub fn version(&self, kind: Kind) -> Result<String> {
-        let argument = if kind == Kind::Weir {
-            "--version"
-        } else {
-            "-v"
+        let argument = match kind {
+            Kind::Weir => "--version",
+            Kind::Nginx | Kind::Haproxy => "-v",
         };
         let output = Command::new(self.path(kind.name())?)
             .arg(argument)
@@ -129,27 +111,18 @@ impl Programs {
 
     /// A command that runs `program` on these cores alone. taskset becomes the program, so the
     /// process is the program's.
-    ///
-    /// # Errors
-    /// There is no taskset.
     pub fn pinned(&self, cores: &[usize], program: &Path) -> Result<Command> {
         let cores: Vec<String> = cores.iter().map(usize::to_string).collect();
         let mut command = Command::new(self.path("taskset")?);
-        command
-            .args(["-c", &cores.join(",")])
-            .arg(program)
-            .stdin(Stdio::null());
+        command.args(["-c", &cores.join(",")]).arg(program);
+        command.stdin(Stdio::null());
         Ok(command)
     }
 }
 
 /// A directory that goes with whoever has it.
-///
-/// # Errors
-/// There is no place for it.
 pub fn directory() -> Result<TempDir> {
-    let mut builder = tempfile::Builder::new();
-    builder
+    tempfile::Builder::new()
         .prefix("weir-bench-")
         .tempdir()
         .context("no temporary directory can be made")
@@ -160,15 +133,6 @@ pub fn load_core() -> CpuSet {
     let mut set = CpuSet::new();
     set.set(LOAD_CORE);
     set
-}
-
-/// Looks on `PATH`, and where Debian keeps servers, which is not on everybody's.
-fn on_path(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
-        .chain(["/usr/sbin".into(), "/usr/local/sbin".into()])
-        .map(|directory| directory.join(name))
-        .find(|file| file.is_file())
 }
 
 /// A process of ours. When it goes out of scope it is asked to end, so that it can write what it
@@ -183,19 +147,29 @@ impl Drop for Owned {
     fn drop(&mut self) {
         // Failure means that it ended by itself.
         let _ = signal(&self.0, Signal::TERM);
-        let asked = Instant::now();
-        while asked.elapsed() < END && matches!(self.0.try_wait(), Ok(None)) {
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let _ = wait_until("its end", END, || Ok(self.0.try_wait()?.is_some()));
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
+/// Waits for `what`, and looks every few milliseconds.
+pub fn wait_until(
+    what: &str,
+    longest: Duration,
+    mut is_so: impl FnMut() -> Result<bool>,
+) -> Result<()> {
+    let began = Instant::now();
+    while !is_so()? {
+        if began.elapsed() > longest {
+            bail!("{what} is waited for longer than {longest:?}");
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Ok(())
+}
+
 /// Sends a signal to a process of ours.
-///
-/// # Errors
-/// It has ended.
 pub fn signal(child: &Child, signal: Signal) -> Result<()> {
     let pid = Pid::from_raw(i32::try_from(child.id())?).context("no process id")?;
     Ok(kill_process(pid, signal)?)
@@ -228,23 +202,22 @@ impl Running {
         let port = free_port()?;
         let file = directory.join("nginx.conf");
         std::fs::write(&file, config::application(&directory, port))?;
-        let mut command = programs.pinned(&[LOAD_CORE], programs.path("nginx")?)?;
+        let mut command = programs.pinned(&[LOAD_CORE], &programs.path("nginx")?)?;
         command.arg("-c").arg(&file).arg("-p").arg(&directory);
         Self::start(command, port, &directory, None).context("the application")
     }
 
-    /// weir on these cores, with the settings given and its files in `directory`.
-    ///
-    /// # Errors
-    /// There is no taskset, or weir does not start.
+    /// weir on the core of proxies, or on so many, with these settings, its files in `directory`.
     pub fn weir(
-        cores: &[usize],
+        cores: usize,
         programs: &Programs,
-        settings: Vec<(&'static str, String)>,
+        settings: Settings,
         directory: TempDir,
     ) -> Result<Self> {
-        let mut command = programs.pinned(cores, programs.path("weir")?)?;
-        command.env_clear().envs(settings).stdout(Stdio::null());
+        let both = [PROXY_CORE, LOAD_CORE];
+        let cores = both.get(..cores).unwrap_or(&both);
+        let mut command = programs.pinned(cores, &programs.weir)?;
+        command.env_clear().envs(settings.0).stdout(Stdio::null());
         Self::start_weir(command, directory)
     }
 
@@ -267,21 +240,19 @@ impl Running {
         let began = Instant::now();
         let mut process = Owned(command.spawn().context("it cannot be started")?);
         let address = SocketAddr::from(([127, 0, 0, 1], port));
-        while TcpStream::connect(address).is_err() {
+        wait_until("its port", START, || {
             if let Some(status) = process.0.try_wait()? {
                 let said = std::fs::read_to_string(&said).unwrap_or_default();
                 bail!("it ended with {status} before it listened: {}", said.trim());
             }
-            if began.elapsed() > START {
-                bail!("it does not listen on {address} after {START:?}");
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
+            Ok(TcpStream::connect(address).is_ok())
+        })?;
+        let logs = [files.join("access.log"), files.join("access.out")];
         Ok(Self {
             process,
             began,
             address,
-            log: [files.join("access.log"), files.join("access.out")]
+            log: logs
                 .into_iter()
                 .find(|file| file.exists())
                 .unwrap_or_default(),
@@ -291,9 +262,6 @@ impl Running {
     }
 
     /// Starts weir and waits until it announces its address on standard error.
-    ///
-    /// # Errors
-    /// It does not start.
     pub fn start_weir(mut command: Command, directory: TempDir) -> Result<Self> {
         let log = directory.path().join("access.log");
         command.stdin(Stdio::null()).stderr(Stdio::piped());
@@ -318,28 +286,23 @@ impl Running {
             files: Some(directory),
             said,
         };
-        loop {
-            let lines = weir.said("listening");
-            if let Some(address) = lines.first().and_then(announced_address) {
-                weir.address = address;
-                return Ok(weir);
-            }
-            if weir.process.0.try_wait()?.is_some() || began.elapsed() > START {
+        wait_until("its address", START, || {
+            if weir.process.0.try_wait()?.is_some() {
                 let said = weir.said.lock().map(|said| said.join("\n"));
                 bail!("it did not listen: {}", said.unwrap_or_default());
             }
-            std::thread::sleep(Duration::from_millis(2));
-        }
+            let announced = weir.said("listening").first().and_then(announced_address);
+            weir.address = announced.unwrap_or(weir.address);
+            Ok(announced.is_some())
+        })?;
+        Ok(weir)
     }
 
     /// What weir, and who took over from it, has said with this message.
     pub fn said(&self, message: &str) -> Vec<Value> {
-        let Ok(said) = self.said.lock() else {
-            return Vec::new();
-        };
-        let lines = said
-            .iter()
-            .filter_map(|line| serde_json::from_str(line).ok());
+        let said = self.said.lock().map(|said| said.clone());
+        let lines = said.unwrap_or_default().into_iter();
+        let lines = lines.filter_map(|line| serde_json::from_str(&line).ok());
         let named = |line: &Value| line.get("message").and_then(Value::as_str) == Some(message);
         lines.filter(named).collect()
     }
@@ -363,26 +326,21 @@ mod tests {
 
     #[test]
     fn the_announcement_is_found() {
-        let address = "127.0.0.1:4711".parse().ok();
         for place in ["127.0.0.1:4711", "https://127.0.0.1:4711"] {
             let line = serde_json::json!({"message": "listening", "address": place});
-            assert_eq!(announced_address(&line), address);
+            assert_eq!(announced_address(&line), "127.0.0.1:4711".parse().ok());
         }
         assert_eq!(announced_address(&serde_json::json!({})), None);
     }
 
     #[test]
     fn what_is_missing_is_said_with_the_way_to_get_it() {
-        let peers = ["wrk", "taskset", "nginx", "haproxy", "strace"];
-        let nothing = Programs(BTreeMap::from([("weir", "/nowhere".into())]));
-        assert_eq!(nothing.missing(&peers).len(), 6);
-        assert_eq!(nothing.missing(&["wrk"]).len(), 2);
+        let weir = "/nowhere".into();
+        let missing = Programs { weir }.missing(&["taskset"]);
         assert!(
-            nothing
-                .missing(&peers)
+            missing
                 .iter()
-                .all(|text| text.contains("is missing; "))
+                .any(|text| text.contains("is missing; `cargo"))
         );
-        assert!(nothing.path("weir").is_err());
     }
 }

@@ -18,14 +18,9 @@ pub const BANS: usize = 10_000;
 pub const FILES: [&str; 4] = ["bans.json", "clients.json", "lookups.json", "alerts.json"];
 
 /// Writes the four files into `directory`, which is made, with so many bans.
-///
-/// # Errors
-/// The directory is there, or the disk is full.
 pub fn write(directory: &Path, bans: usize) -> Result<()> {
     std::fs::create_dir(directory)?;
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
-    let contents = contents(Time(u64::try_from(now.as_millis())?), bans);
-    for (name, content) in FILES.iter().zip(contents) {
+    for (name, content) in FILES.iter().zip(contents(now()?, bans)) {
         let text = serde_json::to_string_pretty(&content)?;
         std::fs::write(directory.join(name), text)
             .with_context(|| format!("{name} of the full state cannot be written"))?;
@@ -33,10 +28,13 @@ pub fn write(directory: &Path, bans: usize) -> Result<()> {
     Ok(())
 }
 
+/// The time of the files.
+pub fn now() -> Result<Time> {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
+    Ok(Time(u64::try_from(now.as_millis())?))
+}
+
 /// Makes a state directory with some of the files of another.
-///
-/// # Errors
-/// The directory is there, or a file is not.
 pub fn copy(from: &Path, to: &Path, files: &[&str]) -> Result<()> {
     std::fs::create_dir(to)?;
     for file in files {

@@ -49,9 +49,6 @@ pub struct Pair {
 
 impl Pair {
     /// Makes a new one with openssl.
-    ///
-    /// # Errors
-    /// No openssl, or it fails.
     pub fn make(directory: &Path, key: Key) -> Result<Self> {
         let pair = Self {
             cert: directory.join("cert.pem"),
@@ -63,22 +60,24 @@ impl Pair {
             Key::Rsa => &["rsa:2048"],
         };
         let output = Command::new("openssl")
-            .args(["req", "-x509", "-nodes", "-days", "30"])
-            .args(["-subj", "/CN=localhost"])
+            .args([
+                "req",
+                "-x509",
+                "-nodes",
+                "-days",
+                "30",
+                "-subj",
+                "/CN=localhost",
+            ])
+            .args(["-keyout", "key.pem", "-out", "cert.pem"])
             .args(["-addext", "subjectAltName=DNS:localhost", "-newkey"])
             .args(kind)
-            .arg("-keyout")
-            .arg(&pair.key)
-            .arg("-out")
-            .arg(&pair.cert)
+            .current_dir(directory)
             .stdin(Stdio::null())
             .output()
             .context("openssl cannot be started")?;
         if !output.status.success() {
-            bail!(
-                "openssl: {}",
-                String::from_utf8_lossy(&output.stderr).trim()
-            );
+            bail!("openssl: {}", String::from_utf8_lossy(&output.stderr));
         }
         let both = std::fs::read_to_string(&pair.cert)? + &std::fs::read_to_string(&pair.key)?;
         std::fs::write(&pair.both, both)?;
@@ -93,29 +92,29 @@ struct Anybody;
 impl ServerCertVerifier for Anybody {
     fn verify_server_cert(
         &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         Ok(ServerCertVerified::assertion())
     }
 
     fn verify_tls12_signature(
         &self,
-        _message: &[u8],
-        _cert: &CertificateDer<'_>,
-        _dss: &DigitallySignedStruct,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
         Ok(HandshakeSignatureValid::assertion())
     }
 
     fn verify_tls13_signature(
         &self,
-        _message: &[u8],
-        _cert: &CertificateDer<'_>,
-        _dss: &DigitallySignedStruct,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
         Ok(HandshakeSignatureValid::assertion())
     }
@@ -137,32 +136,24 @@ pub struct Handshakes {
 impl Handshakes {
     /// Full handshakes, or such that go on with a session. TLS 1.3, X25519, AES-256-GCM: what all
     /// of the proxies choose.
-    ///
-    /// # Errors
-    /// rustls refuses the settings.
     pub fn new(resumed: bool) -> Result<Self> {
         let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+        let sessions = Resumption::in_memory_sessions(SESSIONS);
+        let (resumption, kind) = match resumed {
+            true => (sessions, HandshakeKind::Resumed),
+            false => (Resumption::disabled(), HandshakeKind::Full),
+        };
         let mut config = builder
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(Anybody))
             .with_no_client_auth();
-        let (resumption, kind) = match resumed {
-            true => (
-                Resumption::in_memory_sessions(SESSIONS),
-                HandshakeKind::Resumed,
-            ),
-            false => (Resumption::disabled(), HandshakeKind::Full),
-        };
         config.resumption = resumption;
         let config = Arc::new(config);
         Ok(Self { config, kind })
     }
 
     /// One request on a connection of its own: the answer, and how the handshake went.
-    ///
-    /// # Errors
-    /// That of the socket, or of TLS.
     pub fn ask(
         &self,
         address: SocketAddr,
@@ -185,10 +176,8 @@ impl Handshakes {
     }
 
     /// Asks for `path` on so many threads of the load's core, for a while.
-    ///
-    /// # Errors
-    /// An answer that is none, or more than one handshake of a hundred that went otherwise: the
-    /// first ones of each thread have no session yet.
+    /// More than one handshake of a hundred that goes otherwise is an error: the first ones of each
+    /// thread have no session yet.
     pub fn run(
         &self,
         address: SocketAddr,

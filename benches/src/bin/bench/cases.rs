@@ -1,12 +1,13 @@
 //! What is measured, as data: cases of every proxy, and features of weir without and with each.
 //! How each proxy is brought into a case stands in `proxies.rs`.
 
+use weir_benches::config::Settings;
 use weir_benches::tls::Key;
 
 use crate::scripts::{BROWSER, CLIENTS, ENDLESS, FEW_CLIENTS, FRESH, MANY_CLIENTS, body, chunks};
 
-/// Settings of weir.
-pub(crate) type Settings = &'static [(&'static str, &'static str)];
+/// Settings of weir as rows.
+type Rows = &'static [(&'static str, &'static str)];
 
 /// One way to use a proxy.
 #[derive(Clone, Copy, Debug)]
@@ -43,8 +44,6 @@ pub(crate) struct Case {
 pub(crate) struct Tls {
     pub(crate) key: Key,
     pub(crate) handshakes: Handshakes,
-    /// Whether HTTP/2 is spoken over it, on kept connections, ten streams each.
-    pub(crate) http2: bool,
 }
 
 /// How often a handshake is made.
@@ -52,6 +51,8 @@ pub(crate) struct Tls {
 pub(crate) enum Handshakes {
     /// Connections are kept.
     Once,
+    /// They are kept, and HTTP/2 is spoken on them, ten streams each.
+    Http2,
     /// Each request has a connection and a full handshake.
     Full,
     /// Each request has a connection, which goes on with a session.
@@ -90,8 +91,7 @@ impl Case {
 
     const fn post(mut self, script: &'static str) -> Self {
         self.path = "/upload";
-        self.script = script;
-        self
+        self.sends(script)
     }
 
     const fn sends(mut self, script: &'static str) -> Self {
@@ -102,8 +102,7 @@ impl Case {
     /// Clients that a trusted proxy names.
     const fn clients(mut self, script: &'static str) -> Self {
         self.is_forwarded = true;
-        self.script = script;
-        self
+        self.sends(script)
     }
 
     const fn bans(mut self, bans: usize) -> Self {
@@ -131,23 +130,12 @@ impl Case {
     }
 
     const fn tls(mut self, key: Key, handshakes: Handshakes) -> Self {
-        let http2 = false;
-        self.tls = Some(Tls {
-            key,
-            handshakes,
-            http2,
-        });
+        self.tls = Some(Tls { key, handshakes });
         self
     }
 
-    const fn http2(mut self, connections: usize) -> Self {
-        let (key, handshakes, http2) = (Key::Ecdsa, Handshakes::Once, true);
-        self.tls = Some(Tls {
-            key,
-            handshakes,
-            http2,
-        });
-        self.at_most(connections)
+    const fn http2(self, connections: usize) -> Self {
+        self.tls(Key::Ecdsa, Handshakes::Http2).at_most(connections)
     }
 }
 
@@ -203,7 +191,7 @@ impl Case {
 
     /// Whether clients speak HTTP/2.
     pub(crate) fn is_http2(&self) -> bool {
-        self.tls.is_some_and(|tls| tls.http2)
+        matches!(self.tls, Some(tls) if tls.handshakes == Handshakes::Http2)
     }
 }
 
@@ -239,9 +227,9 @@ pub(crate) struct Feature {
     /// than asked for.
     pub(crate) long: Option<(u64, usize)>,
     /// Settings that are the same without and with it, and others.
-    both: Settings,
-    without: Settings,
-    with: Settings,
+    both: Rows,
+    without: Rows,
+    with: Rows,
     /// A series of the metrics that is 0 without the feature and more with it: proof that it ran.
     pub(crate) proof: Option<&'static str>,
 }
@@ -253,23 +241,25 @@ pub(crate) struct Places {
     pub(crate) service: String,
 }
 
-const PLAIN: Feature = Feature {
-    name: "",
-    title: "",
-    script: CLIENTS,
-    full: false,
-    in_memory: false,
-    apart: false,
-    scrape: false,
-    long: None,
-    both: &[],
-    without: &[],
-    with: &[],
-    proof: None,
-};
+const fn feature(title: &'static str) -> Feature {
+    Feature {
+        name: "",
+        title,
+        script: CLIENTS,
+        full: false,
+        in_memory: false,
+        apart: false,
+        scrape: false,
+        long: None,
+        both: &[],
+        without: &[],
+        with: &[],
+        proof: None,
+    }
+}
 
 /// Lookups in database files.
-const FILE: &[(&str, &str)] = &[
+const FILE: Rows = &[
     ("WAF_LOOKUP_SOURCE", "file"),
     (
         "WAF_LOOKUP_DB_PATH",
@@ -277,17 +267,14 @@ const FILE: &[(&str, &str)] = &[
     ),
 ];
 
-const NEVER: &[(&str, &str)] = &[("WAF_STATE_COUNTER_INTERVAL", "1h")];
-const COUNTERS_ON: &[(&str, &str)] = &[("WAF_ANOMALY_CLIENT_REQUESTS_PER_HOUR", "1000000000000")];
-
 const WRITES: Feature = Feature {
     name: "state-writes",
     full: true,
-    both: COUNTERS_ON,
-    without: NEVER,
+    both: &[("WAF_ANOMALY_CLIENT_REQUESTS_PER_HOUR", "1000000000000")],
+    without: &[("WAF_STATE_COUNTER_INTERVAL", "1h")],
     with: &[("WAF_STATE_COUNTER_INTERVAL", "1s")],
     proof: Some("waf_state_writes_total{file=\"clients.json\",outcome=\"ok\"}"),
-    ..PLAIN
+    ..feature("full state written each second")
 };
 
 const LOOKUPS: Feature = Feature {
@@ -295,17 +282,16 @@ const LOOKUPS: Feature = Feature {
     script: FRESH,
     with: FILE,
     proof: Some("waf_lookups_total{outcome=\"known\"}"),
-    ..PLAIN
+    ..feature("database files, 20,000 clients: looked up once each, known afterwards")
 };
 
 /// Every feature, in the order of the table.
 pub(crate) static FEATURES: [Feature; 9] = [
     Feature {
         name: "scrape",
-        title: "metrics asked for once a second, full state",
         full: true,
         scrape: true,
-        ..PLAIN
+        ..feature("metrics asked for once a second, full state")
     },
     Feature {
         title: "full state written once a minute",
@@ -314,43 +300,35 @@ pub(crate) static FEATURES: [Feature; 9] = [
         long: Some((60, 2)),
         ..WRITES
     },
-    Feature {
-        title: "full state written each second",
-        ..WRITES
-    },
+    WRITES,
     Feature {
         title: "full state written each second, worker alone on its core",
         apart: true,
         ..WRITES
     },
-    Feature {
-        title: "database files, 20,000 clients: looked up once each, known afterwards",
-        ..LOOKUPS
-    },
+    LOOKUPS,
     Feature {
         title: "database files, each request a fresh client: a lookup each",
         script: ENDLESS,
         ..LOOKUPS
     },
+    // By the defaults five questions fail in the warm-up, so what is measured is nearly all with
+    // the breaker open: nobody is asked.
     Feature {
         name: "silent-lookups",
-        // By the defaults five questions fail in the warm-up, so what is measured is nearly all
-        // with the breaker open: nobody is asked.
-        title: "lookup service that never answers, breaker open, 20,000 fresh clients",
         script: FRESH,
         with: &[
             ("WAF_LOOKUP_SOURCE", "url"),
             ("WAF_LOOKUP_URL", "http://{service}/{ip}"),
         ],
         proof: Some("waf_lookups_total{outcome=\"timeout\"}"),
-        ..PLAIN
+        ..feature("lookup service that never answers, breaker open, 20,000 fresh clients")
     },
+    // More scopes than counters are kept: nearly each request puts one out. Thresholds of AS
+    // numbers need lookups.
     Feature {
         name: "anomalies",
-        // More scopes than counters are kept: nearly each request puts one out.
-        title: "every anomaly threshold set, 20,000 clients in as many netblocks",
         script: FRESH,
-        // Thresholds of AS numbers need lookups.
         both: FILE,
         with: &[
             ("WAF_ANOMALY_CLIENT_REQUESTS_PER_MINUTE", "1000000000000"),
@@ -370,26 +348,25 @@ pub(crate) static FEATURES: [Feature; 9] = [
             ("WAF_ANOMALY_TOTAL_BYTES_PER_MINUTE", "1000T"),
             ("WAF_ANOMALY_TOTAL_BYTES_PER_HOUR", "1000T"),
         ],
-        ..PLAIN
+        ..feature("every anomaly threshold set, 20,000 clients in as many netblocks")
     },
     Feature {
         name: "log",
-        title: "request log of every request, in memory",
         in_memory: true,
         with: &[("WAF_LOG_REQUESTS", "all")],
-        ..PLAIN
+        ..feature("request log of every request, in memory")
     },
 ];
 
 impl Feature {
     /// Its settings, besides those of every run.
-    pub(crate) fn settings(&self, with: bool, places: &Places) -> Vec<(&'static str, String)> {
+    pub(crate) fn settings(&self, with: bool, places: &Places) -> Settings {
         let own = if with { self.with } else { self.without };
-        let settings = self.both.iter().chain(own).map(|(name, value)| {
+        let each = self.both.iter().chain(own);
+        each.fold(Settings::default(), |settings, (name, value)| {
             let value = value.replace("{databases}", &places.databases);
-            (*name, value.replace("{service}", &places.service))
-        });
-        settings.collect()
+            settings.with(name, value.replace("{service}", &places.service))
+        })
     }
 }
 
@@ -403,12 +380,11 @@ mod tests {
     fn the_preloaded_bans_are_distinct_and_spare_the_clients() {
         let blocks: HashSet<_> = banned_netblocks(100_000).collect();
         assert_eq!(blocks.len(), 100_000);
-        let clients = ["10.200.", "100.", "127."];
-        assert!(
-            blocks
-                .iter()
-                .all(|block| clients.iter().all(|client| !block.starts_with(client)))
-        );
+        let is_client = |block: &String| {
+            let clients = ["10.200.", "100.", "127."];
+            clients.iter().any(|client| block.starts_with(client))
+        };
+        assert!(!blocks.iter().any(is_client));
     }
 
     #[test]
@@ -421,10 +397,8 @@ mod tests {
         for feature in &FEATURES {
             let [without, with] = [false, true].map(|with| feature.settings(with, &places));
             assert!(feature.scrape || without != with, "{}", feature.title);
-            assert!(
-                with.iter()
-                    .all(|(_, value)| !value.replace("{ip}", "").contains('{'))
-            );
+            let open = |(_, value): &(&str, String)| value.replace("{ip}", "").contains('{');
+            assert!(!with.0.iter().any(open), "{}", feature.title);
         }
     }
 }

@@ -37,11 +37,11 @@ pub(crate) fn write(directory: &Path) -> Result<()> {
 }
 
 fn country(number: usize) -> Value {
-    let code: String = [number / 26 % 26, number % 26]
-        .into_iter()
-        .filter_map(|letter| char::from_digit(10 + u32::try_from(letter).ok()?, 36))
-        .collect::<String>()
-        .to_uppercase();
+    let letters = [number / 26 % 26, number % 26];
+    let code: String = letters
+        .map(|letter| char::from(b'A' + letter as u8))
+        .iter()
+        .collect();
     let languages = ["de", "en", "es", "fr", "ja", "pt-BR", "ru", "zh-CN"];
     let named = |language| (language, format!("Country {code} in {language}"));
     let names: BTreeMap<_, _> = languages.map(named).into();
@@ -88,15 +88,11 @@ fn database(kind: &str, count: usize, record: impl Fn(usize) -> Value) -> Option
     };
     for level in 0..PATH {
         // The number of nodes as a child means that nothing is known.
-        let bit = level
-            .checked_sub(96)
-            .is_some_and(|bit| FIRST << bit & 0x80 != 0);
-        let (left, right) = if bit {
-            (nodes, level + 1)
-        } else {
-            (level + 1, nodes)
-        };
-        node(left, right)?;
+        let is_set = level >= 96 && FIRST << (level - 96) & 0x80 != 0;
+        match is_set {
+            true => node(nodes, level + 1)?,
+            false => node(level + 1, nodes)?,
+        }
     }
     // Below, the tree is complete, its nodes numbered from 1 level by level.
     for parent in 1..NETWORKS {
@@ -196,25 +192,17 @@ mod tests {
         let systems = Reader::from_source(database("b", SYSTEMS, system).unwrap()).unwrap();
         countries.verify().unwrap();
         systems.verify().unwrap();
-        for known in ["64.0.0.1", "65.1.2.3", "67.255.255.255"] {
-            let known: IpAddr = known.parse().unwrap();
+        let address = |text: &str| text.parse::<IpAddr>().unwrap();
+        for known in ["64.0.0.1", "65.1.2.3", "67.255.255.255"].map(address) {
             let found = countries.lookup(known).unwrap().decode::<geoip2::Country>();
             let code = found.unwrap().unwrap().country.iso_code.unwrap().to_owned();
-            assert!(
-                code.len() == 2 && code.bytes().all(|byte| byte.is_ascii_uppercase()),
-                "{code}"
-            );
+            let is_upper = code.bytes().all(|byte| byte.is_ascii_uppercase());
+            assert!(code.len() == 2 && is_upper, "{code}");
             let found = systems.lookup(known).unwrap().decode::<geoip2::Asn>();
             assert!(found.unwrap().unwrap().autonomous_system_number.unwrap() >= 1000);
         }
-        for unknown in ["63.255.255.255", "68.0.0.0", "2a02::1"] {
-            assert!(
-                !countries
-                    .lookup(unknown.parse().unwrap())
-                    .unwrap()
-                    .has_data(),
-                "{unknown}"
-            );
+        for unknown in ["63.255.255.255", "68.0.0.0", "2a02::1"].map(address) {
+            assert!(!countries.lookup(unknown).unwrap().has_data(), "{unknown}");
         }
     }
 }

@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use rustix::thread::{Pid, sched_setaffinity};
+use tempfile::TempDir;
 use weir_benches::ask::{metric, metrics};
 use weir_benches::beside::each_second;
+use weir_benches::config::{self, Settings};
 use weir_benches::load::{Load, WARM_UP};
-use weir_benches::program::{PROXY_CORE, Programs, Running, load_core};
+use weir_benches::meter;
+use weir_benches::program::{Programs, Running, load_core};
 use weir_benches::state::{self, FILES};
-use weir_benches::{config, meter};
 
 use crate::cases::{Feature, Places};
 use crate::measure::{Figures, WORKERS, around};
@@ -48,10 +50,9 @@ impl Bench<'_> {
         let (mut without, mut with) = (Vec::new(), Vec::new());
         for round in 1..=most {
             for has in [round % 2 == 0, round % 2 == 1] {
-                let (how, row) = if has {
-                    ("with", &mut with)
-                } else {
-                    ("without", &mut without)
+                let (how, row) = match has {
+                    true => ("with", &mut with),
+                    false => ("without", &mut without),
                 };
                 eprintln!("bench: {}, {how}, round {round} of {most}", feature.title);
                 row.push(self.round(feature, has, time).with_context(|| how)?);
@@ -74,7 +75,7 @@ impl Bench<'_> {
         let run = |time| self.load.run(weir.address, feature.script, time);
         run(WARM_UP)?;
         if feature.apart {
-            set_apart(weir.process.0.id());
+            set_apart(weir.process.0.id())?;
         }
         let page = || metrics(weir.address, TOKEN);
         let (mut figures, _) = around(&weir, || match feature.scrape && with {
@@ -97,32 +98,31 @@ impl Bench<'_> {
     /// state.
     pub(crate) fn weir(
         &self,
-        settings: Vec<(&'static str, String)>,
+        settings: Settings,
         files: &[&str],
         directory: Option<&Path>,
     ) -> Result<Running> {
-        let mut builder = tempfile::Builder::new();
-        let builder = builder.prefix("weir-overhead-");
         let directory = match directory {
-            Some(directory) => builder.tempdir_in(directory),
-            None => builder.tempdir(),
+            Some(directory) => TempDir::with_prefix_in("weir-overhead-", directory),
+            None => TempDir::with_prefix("weir-overhead-"),
         }?;
         state::copy(&self.full_state, &directory.path().join("state"), files)?;
-        let mut all = config::weir(directory.path(), self.application);
-        all.push(("WAF_TRUSTED_PROXIES", "127.0.0.0/8".to_owned()));
-        all.push(("WAF_METRICS_TOKEN", TOKEN.to_owned()));
-        all.extend(settings);
-        Running::weir(&[PROXY_CORE], self.programs, all, directory)
+        let mut all = config::weir(directory.path(), self.application)
+            .with("WAF_TRUSTED_PROXIES", "127.0.0.0/8")
+            .with("WAF_METRICS_TOKEN", TOKEN);
+        all.0.extend(settings.0);
+        Running::weir(1, self.programs, all, directory)
     }
 }
 
 /// Every thread but the worker's goes to the core of the load; those that they start later follow
 /// them.
-fn set_apart(process: u32) {
-    for (thread, name) in meter::threads(process) {
+fn set_apart(process: u32) -> Result<()> {
+    for (thread, name) in meter::threads(process)? {
         if !name.starts_with(WORKERS) {
             // One that has just ended needs no core.
-            let _ = sched_setaffinity(Pid::from_raw(thread), &load_core());
+            let _ = sched_setaffinity(Pid::from_raw(thread.tid), &load_core());
         }
     }
+    Ok(())
 }

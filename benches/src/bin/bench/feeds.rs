@@ -3,18 +3,20 @@
 //! processor time of the threads that take part is told for each version.
 
 use std::fmt::Write as _;
-use std::io::{BufRead, BufReader, Write as _};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::time::{Duration, Instant};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::Args;
 use serde_json::{Value, json};
 use weir_benches::beside::{Ended, beside};
 use weir_benches::paced::Paced;
-use weir_benches::program::{LOAD_CORE, PROXY_CORE, Programs, Running, directory, free_port};
-use weir_benches::statistics::{median, quantile};
+use weir_benches::program::{Programs, Running, directory, free_port, wait_until};
+use weir_benches::statistics::Delays;
 use weir_benches::{ask, config, meter};
+
+use crate::run::Good;
 
 /// How long the service may take until a version holds.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -24,6 +26,9 @@ const THREADS: [&str; 4] = ["weir-control", "weir-files", "weir-feeds", "weir-wo
 
 /// Times good traffic alone and beside the rebuilds of a feed.
 #[derive(Args)]
+#[command(mut_arg("rate", |rate| rate.default_value("2000")))]
+#[command(mut_arg("connections", |connections| connections.default_value("16")))]
+#[command(mut_arg("seconds", |seconds| seconds.default_value("15")))]
 pub(crate) struct Arguments {
     /// Entries of the feed
     #[arg(long, default_value_t = 500_000)]
@@ -31,152 +36,120 @@ pub(crate) struct Arguments {
     /// Seconds from one version to the next
     #[arg(long, default_value_t = 3)]
     every: u64,
-    /// Good requests a second
-    #[arg(long, default_value_t = 2000)]
-    rate: u32,
-    /// Connections of the good traffic
-    #[arg(long, default_value_t = 16)]
-    connections: u32,
-    /// Seconds a measurement lasts
-    #[arg(long, default_value_t = 15)]
-    seconds: u64,
-    /// Rounds of both
-    #[arg(long, default_value_t = 5)]
-    rounds: usize,
+    #[command(flatten)]
+    good: Good,
     /// Let weir run on the core of the load, too: its threads then have room beside the worker
     #[arg(long)]
     both_cores: bool,
 }
 
-/// One measurement.
+/// One measurement: how long answers took, the processor time of each of [`THREADS`] in
+/// milliseconds, and how many versions were taken.
 struct Measured {
-    /// How long answers took, microseconds, in order.
-    delays: Vec<f64>,
-    /// Processor time of each of [`THREADS`], milliseconds.
+    delays: Delays,
     threads: [f64; THREADS.len()],
-    /// Versions that were taken.
     versions: usize,
 }
 
 /// The table.
 pub(crate) fn compare(arguments: &Arguments, programs: &Programs) -> Result<String> {
-    if arguments.rounds == 0 || arguments.connections == 0 || arguments.rate == 0 {
-        bail!("--rounds, --connections and --rate are at least 1");
-    }
-    if arguments.every == 0 || arguments.seconds <= arguments.every {
+    let good = arguments.good.checked()?;
+    if arguments.every == 0 || arguments.good.seconds <= arguments.every {
         bail!("--every is at least 1, and less than --seconds");
     }
     let place = directory()?;
     let application = Running::application(programs, place.path())?;
-    let service = Service::start(programs, &application, arguments)?;
+    let service = Service::start(programs, &application, place.path(), arguments)?;
     let (mut alone, mut beside) = (Vec::new(), Vec::new());
-    for round in 1..=arguments.rounds {
-        eprintln!("bench: feeds, round {round} of {}", arguments.rounds);
-        alone.push(service.measure(arguments, false)?);
-        beside.push(service.measure(arguments, true)?);
+    let rounds = arguments.good.rounds;
+    for round in 1..=rounds {
+        eprintln!("bench: feeds, round {round} of {rounds}");
+        alone.push(service.measure(good, None)?);
+        beside.push(service.measure(good, Some(arguments.every))?);
     }
     Ok(table(arguments, &alone, &beside))
 }
 
 fn table(arguments: &Arguments, alone: &[Measured], beside: &[Measured]) -> String {
     let versions: usize = beside.iter().map(|measured| measured.versions).sum();
-    let mut text = format!(
-        "{} requests a second on {} connections, medians of {} rounds of {} s\n\
-         a feed of {} entries, {versions} versions taken, one every {} s; weir on {}\n\
-         ms           alone    beside   ratio\n",
-        arguments.rate,
-        arguments.connections,
-        arguments.rounds,
-        arguments.seconds,
-        arguments.entries,
-        arguments.every,
-        if arguments.both_cores {
-            "both cores"
-        } else {
-            "one core"
-        },
+    let cores = match arguments.both_cores {
+        true => "both cores",
+        false => "one core",
+    };
+    let what = format!(
+        "a feed of {} entries, {versions} versions taken, one every {} s; weir on {cores}",
+        arguments.entries, arguments.every
     );
-    for (name, of_thousand) in [
-        ("p50", 500),
-        ("p99", 990),
-        ("p99.9", 999),
-        ("longest", 1000),
-    ] {
-        let [alone, beside] = [alone, beside].map(|all| {
-            let each = all.iter();
-            median(each.map(|one| quantile(&one.delays, of_thousand)).collect()) / 1e3
-        });
-        let _ = writeln!(
-            text,
-            "{name:8} {alone:9.3} {beside:9.3} {:7.2}",
-            beside / alone
-        );
-    }
+    let delays = |all: &[Measured]| all.iter().map(|one| one.delays).collect::<Vec<_>>();
+    let mut text = arguments.good.table(&what, &delays(alone), &delays(beside));
     text.push_str("processor time, ms a version, beside less alone\n");
     for (thread, name) in THREADS.iter().enumerate() {
-        let sum = |all: &[Measured]| -> f64 {
-            all.iter().filter_map(|one| one.threads.get(thread)).sum()
-        };
+        let times = |one: &Measured| one.threads.get(thread).copied();
+        let sum = |all: &[Measured]| -> f64 { all.iter().filter_map(times).sum() };
         let each = (sum(beside) - sum(alone)) / versions.max(1) as f64;
         let _ = writeln!(text, "{name:14} {each:8.1}");
     }
     text
 }
 
-/// The service, and who publishes its feed.
+/// The service, and the application that publishes its feed.
 struct Service {
     weir: Running,
     /// Its admin listener: the public port has no feeds.
     admin: SocketAddr,
+    /// The file that is published, and what it holds in turn.
+    file: PathBuf,
+    versions: [String; 2],
 }
 
 impl Service {
-    fn start(programs: &Programs, application: &Running, arguments: &Arguments) -> Result<Self> {
-        let publisher = publish(arguments.entries)?;
+    /// `files` are those of the application.
+    fn start(
+        programs: &Programs,
+        application: &Running,
+        files: &Path,
+        arguments: &Arguments,
+    ) -> Result<Self> {
         let directory = directory()?;
         let state = directory.path().join("state");
         std::fs::create_dir(&state)?;
-        let rules = json!({"version": 1, "feeds": [
-            {"name": "drop", "url": format!("http://{publisher}/drop"), "use": "deny"}]});
+        let url = format!("http://{}/drop", application.address);
+        let feed = json!({"name": "drop", "url": url, "use": "deny"});
+        let rules = json!({"version": 1, "feeds": [feed]});
         std::fs::write(state.join("rules.json"), rules.to_string())?;
-        let mut settings = config::weir(directory.path(), application.address);
         let admin = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?));
-        settings.extend([
-            ("WAF_ADMIN_LISTEN", admin.to_string()),
-            ("WAF_ADMIN_TOKEN", TOKEN.to_owned()),
-            ("WAF_TRUSTED_PROXIES", "127.0.0.1".to_owned()),
-        ]);
-        let cores: &[usize] = match arguments.both_cores {
-            true => &[PROXY_CORE, LOAD_CORE],
-            false => &[PROXY_CORE],
-        };
+        let settings = config::weir(directory.path(), application.address)
+            .with("WAF_ADMIN_LISTEN", admin)
+            .with("WAF_ADMIN_TOKEN", TOKEN)
+            .with("WAF_TRUSTED_PROXIES", "127.0.0.1");
+        let cores = 1 + usize::from(arguments.both_cores);
+        let versions = [9, 11].map(|first| list(first, arguments.entries));
+        let file = files.join("application/drop");
+        let [first, _] = &versions;
+        std::fs::write(&file, first)?;
+        let weir = Running::weir(cores, programs, settings, directory)?;
         let service = Self {
-            weir: Running::weir(cores, programs, settings, directory)?,
+            weir,
             admin,
+            file,
+            versions,
         };
         service.wait_for_another(None)?;
         Ok(service)
     }
 
-    /// The load, alone or while the feed changes.
-    fn measure(&self, arguments: &Arguments, changes: bool) -> Result<Measured> {
-        let load = Paced {
-            rate: f64::from(arguments.rate),
-            connections: arguments.connections,
-            time: Duration::from_secs(arguments.seconds),
-        };
+    /// The load, alone or while the feed changes every so many seconds.
+    fn measure(&self, load: Paced, every: Option<u64>) -> Result<Measured> {
         let before = self.threads()?;
         let change = |ended: &Ended| {
             let mut versions = 0;
-            let pause = Duration::from_secs(arguments.every);
-            while changes && !ended.is_within(pause) {
+            while every.is_some_and(|every| !ended.is_within(Duration::from_secs(every))) {
                 self.change()?;
                 versions += 1;
             }
             Ok(versions)
         };
-        let (versions, mut delays) = beside(change, || load.each(self.weir.address))?;
-        delays.sort_by(f64::total_cmp);
+        let (versions, delays) = beside(change, || load.run(self.weir.address))?;
         let mut threads = self.threads()?;
         for (now, before) in threads.iter_mut().zip(before) {
             *now -= before;
@@ -191,30 +164,27 @@ impl Service {
     /// Has another version fetched, and waits until it holds.
     fn change(&self) -> Result<()> {
         let held = self.taken()?;
+        let [first, second] = &self.versions;
+        let is_first = std::fs::read_to_string(&self.file)? == *first;
+        std::fs::write(&self.file, if is_first { second } else { first })?;
         ask::operator(self.admin, TOKEN, "POST /v1/feeds/drop/fetch", "")?.expect(202)?;
         self.wait_for_another(held.as_deref())
     }
 
     /// Waits for a version other than the one that was taken at this time.
     fn wait_for_another(&self, held: Option<&str>) -> Result<()> {
-        let began = Instant::now();
-        loop {
-            let taken = self.taken()?;
-            if taken.is_some() && taken.as_deref() != held {
-                return Ok(());
-            }
-            if began.elapsed() > PATIENCE {
-                bail!("no other version of the feed holds after {PATIENCE:?}");
-            }
+        wait_until("another version of the feed", PATIENCE, || {
             // Each question is work for the control loop, too.
             std::thread::sleep(Duration::from_millis(200));
-        }
+            let taken = self.taken()?;
+            Ok(taken.is_some() && taken.as_deref() != held)
+        })
     }
 
     /// When the version was taken that holds.
     fn taken(&self) -> Result<Option<String>> {
         let answer = ask::operator(self.admin, TOKEN, "GET /v1/feeds", "")?.expect(200)?;
-        let answer: Value = serde_json::from_str(&answer.body)?;
+        let answer: Value = serde_json::from_slice(&answer.body)?;
         let taken = answer.pointer("/feeds/0/taken").and_then(Value::as_str);
         Ok(taken.map(str::to_owned))
     }
@@ -228,45 +198,11 @@ impl Service {
     }
 }
 
-/// Publishes a list of so many addresses, another one for each request, as long as the program
-/// lasts.
-fn publish(entries: u32) -> Result<SocketAddr> {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).context("no port for the publisher")?;
-    let address = listener.local_addr()?;
-    let versions = [0x0b00_0000, 0x0c00_0000].map(|first: u32| {
-        // Addresses of a /8, none next to another.
-        let line = |number: u32| {
-            let address = first | ((number * 33) & 0x00ff_ffff);
-            format!("{}\n", Ipv4Addr::from(address))
-        };
-        (0..entries).map(line).collect::<String>()
-    });
-    std::thread::spawn(move || {
-        let both = versions.iter().cycle();
-        for (stream, version) in listener.incoming().zip(both) {
-            if let Err(error) = stream
-                .map_err(Into::into)
-                .and_then(|stream| serve(stream, version))
-            {
-                eprintln!("bench: the publisher: {error:#}");
-            }
-        }
-    });
-    Ok(address)
-}
-
-/// One request on one connection.
-fn serve(mut stream: TcpStream, version: &str) -> Result<()> {
-    let mut lines = BufReader::new(stream.try_clone()?).lines();
-    while lines
-        .next()
-        .transpose()?
-        .is_some_and(|line| !line.is_empty())
-    {}
-    let length = version.len();
-    write!(
-        stream,
-        "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
-    )?;
-    Ok(stream.write_all(version.as_bytes())?)
+/// So many addresses of a /8, none next to another.
+fn list(first: u32, entries: u32) -> String {
+    let line = |number: u32| {
+        let address = first << 24 | ((number * 33) & 0x00ff_ffff);
+        format!("{}\n", Ipv4Addr::from(address))
+    };
+    (0..entries).map(line).collect()
 }

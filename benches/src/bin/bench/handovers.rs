@@ -6,7 +6,6 @@
 //! waited for more than a second.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -14,7 +13,8 @@ use clap::Args;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::{Value, json};
 use weir_benches::beside::{Ended, beside};
-use weir_benches::program::{Programs, Running, directory};
+use weir_benches::message::Message;
+use weir_benches::program::{Programs, Running, directory, wait_until};
 use weir_benches::state;
 use weir_benches::statistics::{median, spread};
 use weir_benches::{ask, config};
@@ -130,19 +130,13 @@ impl Service {
         state::write(&state, arguments.bans)?;
         write_rules(&state, arguments.netblocks)?;
         let most = arguments.bans + arguments.rounds + OTHERS;
-        let mut command = Command::new(programs.path("weir")?);
-        command
-            .env_clear()
-            .envs(config::weir(directory.path(), application.address))
-            .envs([
-                ("WAF_WORKERS", "2"),
-                ("WAF_TRUSTED_PROXIES", "127.0.0.1"),
-                ("WAF_ADMIN_TOKEN", TOKEN),
-                ("WAF_ANOMALY_CLIENT_REQUESTS_PER_HOUR", "1000000000"),
-                ("WAF_MAX_BANS", &most.to_string()),
-            ])
-            .stdout(Stdio::null());
-        let weir = Running::start_weir(command, directory)?;
+        let settings = config::weir(directory.path(), application.address)
+            .with("WAF_WORKERS", 2)
+            .with("WAF_TRUSTED_PROXIES", "127.0.0.1")
+            .with("WAF_ADMIN_TOKEN", TOKEN)
+            .with("WAF_ANOMALY_CLIENT_REQUESTS_PER_HOUR", 1_000_000_000)
+            .with("WAF_MAX_BANS", most);
+        let weir = Running::weir(2, programs, settings, directory)?;
         Ok(Self { weir })
     }
 
@@ -180,14 +174,9 @@ impl Service {
         let count = |message| self.weir.said(message).len();
         let (serves, given) = (count("listening"), count("handing over"));
         kill_process(self.process()?, Signal::USR2)?;
-        let began = Instant::now();
-        while count("listening") == serves || count("handing over") == given {
-            if began.elapsed() > PATIENCE {
-                bail!("no new process serves");
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        Ok(())
+        wait_until("a new process that serves", PATIENCE, || {
+            Ok(count("listening") > serves && count("handing over") > given)
+        })
     }
 
     /// The process that serves now.
@@ -200,37 +189,32 @@ impl Service {
         Pid::from_raw(id).context("no process id")
     }
 
-    fn operator(&self, line: &str, body: &str) -> Result<ask::Answer> {
+    fn operator(&self, line: &str, body: &str) -> Result<Message> {
         ask::operator(self.weir.address, TOKEN, line, body)
     }
 
     /// Asks as a client, and expects this status.
     fn ask(&self, client: &str, status: u16) -> Result<()> {
         let fields = format!("X-Forwarded-For: {client}\r\n");
-        let answer = ask::once(self.weir.address, "GET /", &fields, "")?;
-        answer
-            .expect(status)
-            .map(drop)
-            .with_context(|| client.to_owned())
+        let answer = ask::once(self.weir.address, "GET /", &fields, "")?.expect(status);
+        answer.map(drop).with_context(|| client.to_owned())
     }
 
     /// Requests of a client that were let through.
     fn passed(&self, client: &str) -> Result<u64> {
         let answer = self.operator(&format!("GET /_waf/clients/{client}"), "")?;
-        if answer.status == 404 {
+        if answer.target() == "404" {
             return Ok(0);
         }
-        let answer: Value = serde_json::from_str(&answer.body)?;
-        Ok(answer
-            .pointer("/client/passed")
-            .and_then(Value::as_u64)
-            .unwrap_or(0))
+        let answer: Value = serde_json::from_slice(&answer.body)?;
+        let passed = answer.pointer("/client/passed").and_then(Value::as_u64);
+        Ok(passed.unwrap_or(0))
     }
 
     /// Bans that it holds.
     fn bans(&self) -> Result<usize> {
         let answer = self.operator("GET /_waf/bans", "")?.expect(200)?;
-        let answer: Value = serde_json::from_str(&answer.body)?;
+        let answer: Value = serde_json::from_slice(&answer.body)?;
         let bans = answer.get("bans").and_then(Value::as_array);
         Ok(bans.context("no list of bans")?.len())
     }
@@ -240,11 +224,10 @@ impl Drop for Service {
     fn drop(&mut self) {
         let Ok(last) = self.process() else { return };
         let _ = kill_process(last, Signal::TERM);
-        let asked = Instant::now();
-        while asked.elapsed() < PATIENCE && test_kill_process(last).is_ok() {
+        let _ = wait_until("its end", PATIENCE, || {
             // The first is a child of ours, and is there until it is waited for.
             let _ = self.weir.process.0.try_wait();
-            std::thread::sleep(Duration::from_millis(20));
-        }
+            Ok(test_kill_process(last).is_err())
+        });
     }
 }

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use weir_benches::ask::{self, connect, metric, metrics};
+use weir_benches::config::Settings;
 use weir_benches::program::Running;
+use weir_benches::state;
 use weir_benches::statistics::{median, spread};
 
 use crate::features::Bench;
@@ -23,11 +25,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// From the end of the answer that breaks a limit to the refusal of another client of the netblock,
 /// beside 10,000 active bans.
 pub(crate) fn new_bans(bench: &Bench) -> Result<Vec<Figure>> {
-    let settings = vec![
-        ("WAF_BYTES_LIMIT_PER_HOUR", "1000".to_owned()),
-        ("WAF_BYTES_COUNT", "request".to_owned()),
-        ("WAF_MAX_BANS", "200000".to_owned()),
-    ];
+    let settings = Settings::default()
+        .with("WAF_BYTES_LIMIT_PER_HOUR", 1000)
+        .with("WAF_BYTES_COUNT", "request")
+        .with("WAF_MAX_BANS", 200_000);
     let weir = bench.weir(settings, &["bans.json"], None)?;
     let mut times = Vec::new();
     for number in 0..NEW_BANS {
@@ -38,7 +39,7 @@ pub(crate) fn new_bans(bench: &Bench) -> Result<Vec<Figure>> {
         let breaks = request("POST", &format!("{net}.7"), &"x".repeat(1001));
         ask::on(&mut connect(weir.address)?, &breaks)?;
         let broken = Instant::now();
-        while ask::on(&mut neighbour, &poll)?.status != 429 {
+        while ask::on(&mut neighbour, &poll)?.target() != "429" {
             if broken.elapsed() > PATIENCE {
                 bail!("the neighbour of {net}.7 is not refused");
             }
@@ -46,11 +47,9 @@ pub(crate) fn new_bans(bench: &Bench) -> Result<Vec<Figure>> {
         times.push(broken.elapsed().as_secs_f64() * 1000.0);
     }
     let (_, longest) = spread(&times);
-    Ok(vec![Figure {
-        title: "a new ban among 10,000 seen by a neighbour, BAN-8 (median, longest of 50)",
-        value: format!("{:.1} ms, {longest:.1} ms", median(times)),
-        at_most: "50 ms",
-    }])
+    let title = "a new ban among 10,000 seen by a neighbour, BAN-8 (median, longest of 50)";
+    let value = format!("{:.1} ms, {longest:.1} ms", median(times));
+    Ok(vec![(title, value, "50 ms")])
 }
 
 fn request(method: &str, client: &str, body: &str) -> Vec<u8> {
@@ -62,35 +61,25 @@ fn request(method: &str, client: &str, body: &str) -> Vec<u8> {
 /// The longest answer of the control loop while an edit is taken in: the metrics page is asked for
 /// again and again, and the loop gathers it.
 pub(crate) fn edits(bench: &Bench) -> Result<Vec<Figure>> {
-    let mut figures = Vec::new();
-    for (title, bans, at_most) in [
-        (
-            "longest answer of the control loop during an edit of 10,000 bans (and without)",
-            10_000,
-            "20 ms",
-        ),
+    let few = "longest answer of the control loop during an edit of 10,000 bans (and without)";
+    let rows = [
+        (few, 10_000, "20 ms"),
         ("the same of 100,000 bans", 100_000, "200 ms"),
-    ] {
-        let settings = vec![
-            ("WAF_MAX_BANS", "200000".to_owned()),
-            ("WAF_STATE_COUNTER_INTERVAL", "1h".to_owned()),
-        ];
+    ];
+    let measure = |(title, bans, at_most)| {
+        let settings = Settings::default()
+            .with("WAF_MAX_BANS", 200_000)
+            .with("WAF_STATE_COUNTER_INTERVAL", "1h");
         let weir = bench.weir(settings, &[], None)?;
-        let path = weir
-            .directory()
-            .context("weir has a directory")?
-            .join("state/bans.json");
-        edit(&weir, &path, &document(bans, 0))?;
+        let directory = weir.directory().context("weir has a directory")?;
+        let path = directory.join("state/bans.json");
+        edit(&weir, &path, &document(bans, 0)?)?;
         let quiet = longest(weir.address, |asked| Ok(asked < 200))?;
         // Every entry stays, each with another end.
-        let during = edit(&weir, &path, &document(bans, 1))?;
-        figures.push(Figure {
-            title,
-            value: format!("{during:.1} ms ({quiet:.1} ms)"),
-            at_most,
-        });
-    }
-    Ok(figures)
+        let during = edit(&weir, &path, &document(bans, 1)?)?;
+        Ok((title, format!("{during:.1} ms ({quiet:.1} ms)"), at_most))
+    };
+    rows.into_iter().map(measure).collect()
 }
 
 /// Saves the file as an editor does, and asks until it is taken: the longest answer in
@@ -129,18 +118,14 @@ fn longest(address: SocketAddr, mut goes_on: impl FnMut(usize) -> Result<bool>) 
 }
 
 /// A bans.json of so many bans for a day and some hours.
-fn document(bans: u32, hours: u64) -> Value {
-    let now = std::time::SystemTime::now();
-    let now = now
-        .duration_since(std::time::SystemTime::UNIX_EPOCH)
-        .unwrap_or_default();
-    let expires = now + Duration::from_secs(86_400 + 3_600 * hours);
-    let expires = weir_shared::units::Time(u64::try_from(expires.as_millis()).unwrap_or(u64::MAX));
+fn document(bans: u32, hours: u64) -> Result<Value> {
+    let later = Duration::from_secs(86_400 + 3_600 * hours);
+    let expires = state::now()?.plus(later);
     let bans: Vec<Value> = (0..bans)
         .map(|number| {
             let netblock = std::net::Ipv4Addr::from((100 << 24) + (number << 4));
             json!({"netblock": format!("{netblock}/28"), "ban_expires": expires, "cause": "edit"})
         })
         .collect();
-    json!({"version": 1, "bans": bans})
+    Ok(json!({"version": 1, "bans": bans}))
 }

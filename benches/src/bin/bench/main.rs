@@ -7,15 +7,6 @@
 //!
 //! It installs nothing, listens on loopback only, keeps its files in temporary directories, and
 //! ends only processes that it started.
-#![cfg_attr(
-    test,
-    allow(
-        clippy::unwrap_used,
-        clippy::expect_used,
-        clippy::panic,
-        clippy::indexing_slicing
-    )
-)]
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -68,7 +59,9 @@ enum What {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let programs = Programs::find(&arguments.weir);
+    let programs = Programs {
+        weir: arguments.weir,
+    };
     let told = match &arguments.what {
         What::Peers(of) => peers::compare(of, &programs),
         What::Overhead(of) => overhead::compare(of, &programs),

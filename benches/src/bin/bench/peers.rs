@@ -8,14 +8,15 @@ use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
-use clap::Args;
+use anyhow::{Context, Result};
+use clap::builder::PossibleValuesParser;
+use clap::{Args, ValueEnum};
 use weir_benches::ask::metrics;
 use weir_benches::beside::each_second;
 use weir_benches::load::{Load, WARM_UP};
 use weir_benches::paced::Paced;
 use weir_benches::program::{Kind, Programs, Running, directory};
-use weir_benches::statistics::{Delays, median};
+use weir_benches::statistics::{Delays, median, spread};
 
 use crate::cases::{CASES, Case, STEADY};
 use crate::measure::{measure, system_calls};
@@ -32,11 +33,11 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     rounds: Rounds,
     /// Cases, separated by commas; all of them if not given
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', value_parser = names())]
     cases: Vec<String>,
-    /// Proxies, separated by commas: weir, nginx, haproxy
+    /// Proxies, separated by commas; those that are there if not given
     #[arg(long, value_delimiter = ',')]
-    proxies: Vec<String>,
+    proxies: Vec<Kind>,
     /// Instead of the cases, the delays at a fixed rate: 60 % of what nginx answers at most, while
     /// weir is asked for its metrics and writes its state once a second
     #[arg(long)]
@@ -46,13 +47,25 @@ pub(crate) struct Arguments {
     no_strace: bool,
 }
 
+/// Each of [`CASES`].
+fn names() -> PossibleValuesParser {
+    PossibleValuesParser::new(CASES.each_ref().map(|case| case.name))
+}
+
 /// The table.
 pub(crate) fn compare(arguments: &Arguments, programs: &Programs) -> Result<String> {
-    let cases = chosen_cases(&arguments.cases)?;
+    let is_chosen = |case: &&Case| {
+        arguments.cases.is_empty() || arguments.cases.iter().any(|name| name == case.name)
+    };
+    let cases = CASES.iter().filter(is_chosen);
     for missing in programs.missing(&["wrk", "h2load", "taskset", "nginx", "haproxy", "strace"]) {
         eprintln!("bench: {missing}");
     }
-    let kinds = chosen_kinds(&arguments.proxies, programs)?;
+    let mut kinds = arguments.proxies.clone();
+    if kinds.is_empty() {
+        kinds = Kind::value_variants().to_vec();
+        kinds.retain(|kind| programs.path(kind.name()).is_ok());
+    }
     let (time, rounds) = arguments.rounds.checked()?;
     // The user may have set a directory that is a real disk: the logs of a run can be some hundred
     // megabytes.
@@ -68,16 +81,14 @@ pub(crate) fn compare(arguments: &Arguments, programs: &Programs) -> Result<Stri
     }
     let mut rows = Vec::new();
     for case in cases {
-        let kinds = kinds
-            .iter()
-            .filter(|kind| !case.two_workers || **kind == Kind::Weir);
-        let mut of_case: Vec<_> = kinds
-            .map(|kind| OfCase {
-                case,
-                kind: *kind,
-                rounds: Vec::new(),
-            })
-            .collect();
+        let mut kinds = kinds.clone();
+        kinds.retain(|kind| !case.two_workers || *kind == Kind::Weir);
+        let rounds_of = |kind| OfCase {
+            case,
+            kind,
+            rounds: Vec::new(),
+        };
+        let mut of_case: Vec<_> = kinds.into_iter().map(rounds_of).collect();
         for round in 1..=rounds {
             of_case.rotate_left(usize::from(round > 1));
             for row in &mut of_case {
@@ -94,42 +105,12 @@ pub(crate) fn compare(arguments: &Arguments, programs: &Programs) -> Result<Stri
                 row.rounds.push(figures);
             }
         }
-        of_case.sort_by_key(|row| Kind::ALL.iter().position(|kind| *kind == row.kind));
+        of_case.sort_by_key(|row| row.kind);
         rows.extend(of_case);
     }
     let versions = kinds.iter().map(|kind| programs.version(*kind));
     let versions: Vec<String> = versions.collect::<Result<_>>()?;
     Ok(table::cases(&rows, &versions))
-}
-
-fn chosen_cases(names: &[String]) -> Result<Vec<&'static Case>> {
-    let known = || CASES.each_ref().map(|case| case.name).join(", ");
-    let chosen = names.iter().map(|name| {
-        let mut cases = CASES.iter();
-        let case = cases.find(|case| case.name == name);
-        case.with_context(|| format!("{name:?} is no case: {} are", known()))
-    });
-    if names.is_empty() {
-        return Ok(CASES.iter().collect());
-    }
-    chosen.collect()
-}
-
-/// The proxies that were asked for, or those that are there.
-fn chosen_kinds(names: &[String], programs: &Programs) -> Result<Vec<Kind>> {
-    let all = Kind::ALL.into_iter();
-    if names.is_empty() {
-        return Ok(all
-            .filter(|kind| programs.path(kind.name()).is_ok())
-            .collect());
-    }
-    let chosen = names.iter().map(|name| {
-        let Some(kind) = all.clone().find(|kind| kind.name() == name) else {
-            bail!("{name:?} is no proxy: weir, nginx, haproxy are");
-        };
-        programs.path(name).map(|_| kind)
-    });
-    chosen.collect()
 }
 
 /// Delays at a fixed rate, while weir is asked for its metrics and writes its state once a second.
@@ -159,10 +140,8 @@ fn steady(
     for round in 1..=rounds {
         all.rotate_left(usize::from(round > 1));
         for (kind, delays) in &mut all {
-            eprintln!(
-                "bench: steady through {}, round {round} of {rounds}",
-                kind.name()
-            );
+            let name = kind.name();
+            eprintln!("bench: steady through {name}, round {round} of {rounds}");
             let proxy = start(*kind)?;
             // 20,000 clients to keep and to write.
             load.run(proxy.address, STEADY.script, WARM_UP)?;
@@ -187,19 +166,16 @@ fn delays(paced: &Paced, all: &[(Kind, Vec<Delays>)]) -> String {
         let of = |member: fn(&Delays) -> f64| -> Vec<f64> {
             delays.iter().map(|delays| member(delays) / 1e3).collect()
         };
-        let each: Vec<String> = of(|delays| delays.p99)
-            .iter()
-            .map(|ms| format!("{ms:.2}"))
-            .collect();
-        let (p50, p99) = (
-            median(of(|delays| delays.p50)),
-            median(of(|delays| delays.p99)),
-        );
-        let longest = of(|delays| delays.longest).into_iter().fold(0.0, f64::max);
-        let (name, each) = (kind.name(), each.join(", "));
+        let p99s = of(|delays| delays.p99);
+        let each: Vec<String> = p99s.iter().map(|ms| format!("{ms:.2}")).collect();
         let _ = writeln!(
             text,
-            "| {name} | {p50:.2} | {p99:.2} ({each}) | {longest:.2} |"
+            "| {} | {:.2} | {:.2} ({}) | {:.2} |",
+            kind.name(),
+            median(of(|delays| delays.p50)),
+            median(p99s),
+            each.join(", "),
+            spread(&of(|delays| delays.longest)).1
         );
     }
     text

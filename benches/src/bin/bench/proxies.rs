@@ -13,8 +13,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use serde_json::json;
-use weir_benches::config::nginx;
-use weir_benches::program::{Kind, LOAD_CORE, PROXY_CORE, Programs, Running, directory, free_port};
+use weir_benches::config::{self, Settings};
+use weir_benches::program::{Kind, PROXY_CORE, Programs, Running, directory, free_port};
 use weir_benches::tls::Pair;
 
 use crate::cases::{Case, banned_netblocks};
@@ -33,97 +33,96 @@ pub(crate) fn start(
     let directory = directory()?;
     let path = directory.path().to_path_buf();
     let pair = case.tls.map(|tls| Pair::make(&path, tls.key)).transpose()?;
-    let pair = pair.as_ref();
-    let peer = |text: String, file: &str, arguments: &[&str], port: u16| {
-        let file = path.join(file);
-        std::fs::write(&file, text)?;
-        let mut command = programs.pinned(&[PROXY_CORE], programs.path(kind.name())?)?;
-        command.current_dir(&path).args(arguments).arg(&file);
-        Ok((command, port))
+    let place = Place {
+        directory: &path,
+        application,
+        case,
+        pair: pair.as_ref(),
+        port: free_port()?,
     };
-    let started = match kind {
+    let (text, file, arguments) = match kind {
         Kind::Weir => {
             std::fs::create_dir(path.join("state"))?;
             if case.bans > 0 || case.denied.is_some() {
                 std::fs::write(path.join("state/bans.json"), bans_json(case))?;
             }
-            let mut settings = weir(&path, application, case, pair);
-            settings.extend(
-                further
-                    .iter()
-                    .map(|(name, value)| (*name, (*value).to_owned())),
-            );
-            let both = [PROXY_CORE, LOAD_CORE];
-            let count = if case.two_workers { 2 } else { 1 };
-            let cores = both.get(..count).unwrap_or(&both);
+            let mut settings = place.weir();
+            let further = further
+                .iter()
+                .map(|(name, value)| (*name, (*value).to_owned()));
+            settings.0.extend(further);
+            let cores = 1 + usize::from(case.two_workers);
             return Running::weir(cores, programs, settings, directory);
         }
-        Kind::Nginx => {
-            let port = free_port()?;
-            let text = nginx_proxy(&path, port, application, case, pair);
-            peer(text, "nginx.conf", &["-c"], port)
-        }
+        Kind::Nginx => (place.nginx(), "nginx.conf", &["-c"][..]),
         Kind::Haproxy => {
-            let port = free_port()?;
             std::fs::write(path.join("denied.lst"), refused(case).join("\n") + "\n")?;
-            let text = haproxy(&path, port, application, case, pair);
-            peer(text, "haproxy.cfg", &["-db", "-f"], port)
+            (place.haproxy(), "haproxy.cfg", &["-db", "-f"][..])
         }
     };
-    started
-        .and_then(|(command, port)| Running::start(command, port, &path, Some(directory)))
+    let file = path.join(file);
+    std::fs::write(&file, text)?;
+    let mut command = programs.pinned(&[PROXY_CORE], &programs.path(kind.name())?)?;
+    command.current_dir(&path).args(arguments).arg(&file);
+    Running::start(command, place.port, &path, Some(directory))
         .with_context(|| format!("{} for the case {}", kind.name(), case.name))
 }
 
-/// nginx as the proxy.
-// long: one configuration, part by part
-fn nginx_proxy(
-    directory: &Path,
-    port: u16,
+/// What a configuration is made of.
+struct Place<'a> {
+    directory: &'a Path,
     application: SocketAddr,
-    case: &Case,
-    pair: Option<&Pair>,
-) -> String {
-    let mut http = String::new();
-    if case.log {
-        let _ = write!(
-            http,
-            "log_format request escape=json '{{\"time\":\"$time_iso8601\",\"event\":\"request\",\"request_id\":\"$request_id\",\
+    case: &'a Case,
+    pair: Option<&'a Pair>,
+    port: u16,
+}
+
+impl Place<'_> {
+    /// nginx as the proxy.
+    // long: one configuration, part by part
+    fn nginx(&self) -> String {
+        let (case, port, application) = (self.case, self.port, self.application);
+        let mut http = String::new();
+        if case.log {
+            let _ = write!(
+                http,
+                "log_format request escape=json '{{\"time\":\"$time_iso8601\",\"event\":\"request\",\"request_id\":\"$request_id\",\
              \"client\":\"$remote_addr\",\"forwarded_for\":\"$http_x_forwarded_for\",\"scheme\":\"$scheme\",\"method\":\"$request_method\",\
              \"host\":\"$host\",\"path\":\"$uri\",\"query\":\"$args\",\"protocol\":\"$server_protocol\",\"user_agent\":\"$http_user_agent\",\
              \"referer\":\"$http_referer\",\"status\":$status,\"response_content_type\":\"$sent_http_content_type\",\
              \"bytes\":$body_bytes_sent,\"total\":$request_time,\"upstream\":\"$upstream_response_time\"}}';\n\
              access_log {}/access.log request buffer=64k flush=1s;\n",
-            directory.display()
-        );
-    } else {
-        http.push_str("access_log off;\n");
-    }
-    if case.is_forwarded {
-        http.push_str("set_real_ip_from 127.0.0.0/8;\nreal_ip_header X-Forwarded-For;\n");
-    }
-    let mut refusal = "";
-    let refused = refused(case);
-    if !refused.is_empty() {
-        refusal = "if ($denied) { return 429; }";
-        http.push_str("geo $denied {\n  default 0;\n");
-        for block in refused {
-            let _ = writeln!(http, "  {block} 1;");
+                self.directory.display()
+            );
+        } else {
+            http.push_str("access_log off;\n");
         }
-        http.push_str("}\n");
-    }
-    let buffers = if case.large {
-        "proxy_buffers 16 64k; proxy_buffer_size 64k; proxy_busy_buffers_size 128k; client_body_buffer_size 128k;"
-    } else {
-        ""
-    };
-    let (ssl, certificate) = nginx_tls(pair);
-    let http2 = if case.is_http2() { "http2 " } else { "" };
-    // As many as weir keeps.
-    let pool = 1024;
-    let _ = write!(
-        http,
-        "limit_req_zone $binary_remote_addr zone=clients:10m rate=1000000r/s;\n\
+        if case.is_forwarded {
+            http.push_str("set_real_ip_from 127.0.0.0/8;\nreal_ip_header X-Forwarded-For;\n");
+        }
+        let mut refusal = "";
+        let refused = refused(case);
+        if !refused.is_empty() {
+            refusal = "if ($denied) { return 429; }";
+            http.push_str("geo $denied {\n  default 0;\n");
+            for block in refused {
+                let _ = writeln!(http, "  {block} 1;");
+            }
+            http.push_str("}\n");
+        }
+        let buffers = match case.large {
+            true => {
+                "proxy_buffers 16 64k; proxy_buffer_size 64k; proxy_busy_buffers_size 128k; client_body_buffer_size 128k;"
+            }
+            false => "",
+        };
+        let (ssl, certificate) = nginx_tls(self.pair);
+        let http2 = if case.is_http2() { "http2 " } else { "" };
+        // As many as weir keeps.
+        let pool = 1024;
+        let _ = write!(
+            http,
+            "limit_req_zone $binary_remote_addr zone=clients:10m rate=1000000r/s;\n\
          upstream application {{ server {application}; keepalive {pool}; keepalive_requests 1000000000; }}\n\
          server {{\n  listen 127.0.0.1:{port} {ssl}{http2}backlog=4096;\n{certificate}  location / {{\n    {refusal}\n    \
          limit_req zone=clients burst=1000000 nodelay;\n    limit_req_status 429;\n    \
@@ -131,8 +130,88 @@ fn nginx_proxy(
          proxy_set_header Host $http_host;\n    proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;\n    \
          proxy_set_header X-Forwarded-Proto $scheme;\n    proxy_set_header X-Request-ID $request_id;\n    \
          {buffers}\n    proxy_request_buffering off;\n    proxy_max_temp_file_size 0;\n  }}\n}}\n"
-    );
-    nginx(directory, &http)
+        );
+        config::nginx(self.directory, &http)
+    }
+
+    /// HAProxy as the proxy. Its netblocks are in `denied.lst` of the directory, its log goes to
+    /// standard output.
+    fn haproxy(&self) -> String {
+        let (case, port, application) = (self.case, self.port, self.application);
+        let (bufsize, splice) = match case.large {
+            true => (
+                "  maxpipes 512\n  tune.bufsize 65536\n",
+                "  option splice-request\n  option splice-response\n",
+            ),
+            false => ("", ""),
+        };
+        let mut text = format!(
+            "global\n  nbthread 1\n  maxconn 8192\n{bufsize}  log stdout len 4096 format raw local0\n\
+         defaults\n{splice}  mode http\n  timeout connect 5s\n  timeout client 60s\n  timeout server 60s\n  \
+         timeout http-request 10s\n  timeout http-keep-alive 75s\n  option http-keep-alive\n  http-reuse always\n\
+         frontend proxy\n",
+        );
+        let (ssl, scheme) = self.pair.map_or((String::new(), "http"), |pair| {
+            let alpn = if case.is_http2() { " alpn h2" } else { "" };
+            let ssl = format!(" ssl crt {}{alpn}", pair.both.display());
+            (ssl, "https")
+        });
+        let _ = writeln!(text, "  bind 127.0.0.1:{port} backlog 4096{ssl}");
+        if case.log {
+            text.push_str(
+            "  log global\n  log-format '{\"time\":\"%tr\",\"event\":\"request\",\"request_id\":\"%ID\",\"client\":\"%ci\",\
+             \"forwarded_for\":\"%[capture.req.hdr(0),json(utf8s)]\",\"method\":\"%HM\",\"host\":\"%[capture.req.hdr(1),json(utf8s)]\",\
+             \"path\":\"%[capture.req.uri,json(utf8s)]\",\"protocol\":\"%HV\",\"user_agent\":\"%[capture.req.hdr(2),json(utf8s)]\",\
+             \"referer\":\"%[capture.req.hdr(3),json(utf8s)]\",\"status\":%ST,\"bytes\":%B,\"total\":%Ta,\"upstream\":%Tr}'\n",
+        );
+            for header in ["X-Forwarded-For", "Host", "User-Agent", "Referer"] {
+                let _ = writeln!(text, "  http-request capture req.hdr({header}) len 256");
+            }
+        }
+        text.push_str("  unique-id-format %{+X}o%ci%cp%Ts%rt\n  unique-id-header X-Request-ID\n");
+        if case.is_forwarded {
+            text.push_str("  http-request set-src hdr(X-Forwarded-For)\n");
+        }
+        if case.denied.is_some() || case.bans > 0 {
+            let _ = writeln!(
+                text,
+                "  http-request deny deny_status 429 if {{ src -f {}/denied.lst }}",
+                self.directory.display()
+            );
+        }
+        let _ = write!(
+            text,
+            "  stick-table type ip size 20k expire 1d store http_req_rate(60s)\n  http-request track-sc0 src\n  \
+         http-request deny deny_status 429 if {{ sc_http_req_rate(0) gt 1000000000 }}\n  option forwardfor\n  \
+         http-request set-header X-Forwarded-Proto {scheme}\n  default_backend application\n\
+         backend application\n  server application {application}\n"
+        );
+        text
+    }
+
+    /// The settings of weir.
+    fn weir(&self) -> Settings {
+        let case = self.case;
+        let mut settings = config::weir(self.directory, self.application);
+        if let Some(pair) = self.pair {
+            settings = settings
+                .with("WAF_LISTEN", "https://127.0.0.1:0")
+                .with("WAF_TLS_CERT", pair.cert.display())
+                .with("WAF_TLS_KEY", pair.key.display());
+        }
+        let bans = case.bans.max(10_000).to_string();
+        for (is_so, name, value) in [
+            (case.log, "WAF_LOG_REQUESTS", "all"),
+            // A line for each, as the peers have.
+            (case.log, "WAF_LOG_REFUSED_RATE", "off"),
+            (true, "WAF_MAX_BANS", &bans),
+            (case.two_workers, "WAF_WORKERS", "2"),
+            (case.is_forwarded, "WAF_TRUSTED_PROXIES", "127.0.0.0/8"),
+        ] {
+            settings.0.extend(is_so.then(|| (name, value.to_owned())));
+        }
+        settings
+    }
 }
 
 /// What nginx has for TLS: a word behind its port, and lines of its server.
@@ -148,102 +227,11 @@ fn nginx_tls(pair: Option<&Pair>) -> (&'static str, String) {
     ("ssl ", lines)
 }
 
-/// HAProxy as the proxy. Its netblocks are in `denied.lst` of the directory, its log on standard
-/// output.
-fn haproxy(
-    directory: &Path,
-    port: u16,
-    application: SocketAddr,
-    case: &Case,
-    pair: Option<&Pair>,
-) -> String {
-    let (bufsize, splice) = if case.large {
-        (
-            "  maxpipes 512\n  tune.bufsize 65536\n",
-            "  option splice-request\n  option splice-response\n",
-        )
-    } else {
-        ("", "")
-    };
-    let mut text = format!(
-        "global\n  nbthread 1\n  maxconn 8192\n{bufsize}  log stdout len 4096 format raw local0\n\
-         defaults\n{splice}  mode http\n  timeout connect 5s\n  timeout client 60s\n  timeout server 60s\n  \
-         timeout http-request 10s\n  timeout http-keep-alive 75s\n  option http-keep-alive\n  http-reuse always\n\
-         frontend proxy\n",
-    );
-    let (ssl, scheme) = pair.map_or((String::new(), "http"), |pair| {
-        let alpn = if case.is_http2() { " alpn h2" } else { "" };
-        let ssl = format!(" ssl crt {}{alpn}", pair.both.display());
-        (ssl, "https")
-    });
-    let _ = writeln!(text, "  bind 127.0.0.1:{port} backlog 4096{ssl}");
-    if case.log {
-        text.push_str(
-            "  log global\n  log-format '{\"time\":\"%tr\",\"event\":\"request\",\"request_id\":\"%ID\",\"client\":\"%ci\",\
-             \"forwarded_for\":\"%[capture.req.hdr(0),json(utf8s)]\",\"method\":\"%HM\",\"host\":\"%[capture.req.hdr(1),json(utf8s)]\",\
-             \"path\":\"%[capture.req.uri,json(utf8s)]\",\"protocol\":\"%HV\",\"user_agent\":\"%[capture.req.hdr(2),json(utf8s)]\",\
-             \"referer\":\"%[capture.req.hdr(3),json(utf8s)]\",\"status\":%ST,\"bytes\":%B,\"total\":%Ta,\"upstream\":%Tr}'\n",
-        );
-        for header in ["X-Forwarded-For", "Host", "User-Agent", "Referer"] {
-            let _ = writeln!(text, "  http-request capture req.hdr({header}) len 256");
-        }
-    }
-    text.push_str("  unique-id-format %{+X}o%ci%cp%Ts%rt\n  unique-id-header X-Request-ID\n");
-    if case.is_forwarded {
-        text.push_str("  http-request set-src hdr(X-Forwarded-For)\n");
-    }
-    if case.denied.is_some() || case.bans > 0 {
-        let _ = writeln!(
-            text,
-            "  http-request deny deny_status 429 if {{ src -f {}/denied.lst }}",
-            directory.display()
-        );
-    }
-    let _ = write!(
-        text,
-        "  stick-table type ip size 20k expire 1d store http_req_rate(60s)\n  http-request track-sc0 src\n  \
-         http-request deny deny_status 429 if {{ sc_http_req_rate(0) gt 1000000000 }}\n  option forwardfor\n  \
-         http-request set-header X-Forwarded-Proto {scheme}\n  default_backend application\n\
-         backend application\n  server application {application}\n"
-    );
-    text
-}
-
 /// The netblocks that are denied or banned: as many as weir's ledger holds, and no more.
 fn refused(case: &Case) -> Vec<String> {
     let own = case.denied.map(str::to_owned);
     let others = case.bans.saturating_sub(usize::from(own.is_some()));
     own.into_iter().chain(banned_netblocks(others)).collect()
-}
-
-/// The settings of weir.
-fn weir(
-    directory: &Path,
-    application: SocketAddr,
-    case: &Case,
-    pair: Option<&Pair>,
-) -> Vec<(&'static str, String)> {
-    let mut settings = weir_benches::config::weir(directory, application);
-    if let Some(pair) = pair {
-        settings.push(("WAF_LISTEN", "https://127.0.0.1:0".to_owned()));
-        settings.push(("WAF_TLS_CERT", pair.cert.display().to_string()));
-        settings.push(("WAF_TLS_KEY", pair.key.display().to_string()));
-    }
-    if case.log {
-        settings.push(("WAF_LOG_REQUESTS", "all".to_owned()));
-        // A line for each, as the peers have.
-        settings.push(("WAF_LOG_REFUSED_RATE", "off".to_owned()));
-    }
-    if case.bans > 10_000 {
-        settings.push(("WAF_MAX_BANS", case.bans.to_string()));
-    }
-    if case.two_workers {
-        settings.push(("WAF_WORKERS", "2".to_owned()));
-    }
-    if case.is_forwarded {
-        settings.push(("WAF_TRUSTED_PROXIES", "127.0.0.0/8".to_owned()));
-    }
-    settings
 }
 
 /// `bans.json` of weir.

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use weir_benches::program::Kind;
-use weir_benches::statistics::spread;
+use weir_benches::statistics::{median, spread};
 
 use crate::cases::{Case, Feature};
 use crate::measure::{Figures, middle};
@@ -25,17 +25,14 @@ pub(crate) struct OfFeature {
     pub(crate) with: Vec<Figures>,
 }
 
-/// A figure that stands for itself, and what it is to stay under.
-pub(crate) struct Figure {
-    pub(crate) title: &'static str,
-    pub(crate) value: String,
-    pub(crate) at_most: &'static str,
-}
+/// A figure that stands for itself: its title, its value, and what that is to stay under.
+pub(crate) type Figure = (&'static str, String, &'static str);
 
-/// Least and most of the processor time.
-fn cpu_spread(rounds: &[Figures]) -> (f64, f64) {
+/// Processor time: the middle, least and most.
+fn cpu(rounds: &[Figures]) -> (f64, f64, f64) {
     let all: Vec<f64> = rounds.iter().map(|round| round.cpu_us).collect();
-    spread(&all)
+    let (least, most) = spread(&all);
+    (median(all), least, most)
 }
 
 fn sum(rounds: &[Figures], member: impl Fn(&Figures) -> f64) -> f64 {
@@ -45,12 +42,12 @@ fn sum(rounds: &[Figures], member: impl Fn(&Figures) -> f64) -> f64 {
 impl OfCase {
     /// Processor time in relation to the better of the peers: below 1 is less work than either.
     fn ratio(&self, rows: &[Self]) -> Option<f64> {
-        let own = middle(&self.rounds, |figures| figures.cpu_us);
-        let peers = rows.iter().filter(|row| {
-            row.case.name == self.case.name && row.kind != Kind::Weir && self.kind == Kind::Weir
-        });
-        let best = peers.map(|row| middle(&row.rounds, |figures| figures.cpu_us));
-        best.min_by(f64::total_cmp).map(|best| own / best)
+        let is_peer = |row: &&Self| row.case.name == self.case.name && row.kind != Kind::Weir;
+        let peers = rows.iter().filter(is_peer).map(|row| cpu(&row.rounds).0);
+        let best = peers
+            .min_by(f64::total_cmp)
+            .filter(|_| self.kind == Kind::Weir);
+        best.map(|best| cpu(&self.rounds).0 / best)
     }
 }
 
@@ -66,7 +63,7 @@ pub(crate) fn cases(rows: &[OfCase], versions: &[String]) -> String {
     let mut told = String::new();
     for row in rows {
         let of = |member: fn(&Figures) -> f64| middle(&row.rounds, member);
-        let (least, most) = cpu_spread(&row.rounds);
+        let (cpu, least, most) = cpu(&row.rounds);
         let used = of(|figures| figures.utilisation);
         let saturated = |number| Some(number).filter(|_| used >= SATURATED);
         // h2load knows no p99.
@@ -75,8 +72,7 @@ pub(crate) fn cases(rows: &[OfCase], versions: &[String]) -> String {
         let (title, proxy) = (row.case.title, row.kind.name());
         let _ = writeln!(
             text,
-            "| {title} | {proxy} | {:.1} ({least:.1}–{most:.1}) | {:.1} | {} | {used:.2} | {} | {} | {} | {:.1} |",
-            of(|figures| figures.cpu_us),
+            "| {title} | {proxy} | {cpu:.1} ({least:.1}–{most:.1}) | {:.1} | {} | {used:.2} | {} | {} | {} | {:.1} |",
             of(|figures| figures.user_us),
             shown(row.ratio(rows), 2),
             shown(saturated(of(|figures| figures.per_second)), 0),
@@ -89,10 +85,8 @@ pub(crate) fn cases(rows: &[OfCase], versions: &[String]) -> String {
             (sum(&row.rounds, |figures| figures.surplus), "too many"),
         ] {
             if count > 0.0 {
-                let _ = writeln!(
-                    told,
-                    "\n{proxy} wrote {count} log lines {what} in the case \"{title}\"."
-                );
+                told +=
+                    &format!("\n{proxy} wrote {count} log lines {what} in the case \"{title}\".\n");
             }
         }
     }
@@ -114,26 +108,19 @@ pub(crate) fn features(rows: &[OfFeature]) -> String {
          |---|--:|--:|--:|--:|--:|--:|--:|--:|\n",
     );
     let mut told = String::new();
-    for OfFeature {
-        feature,
-        without,
-        with,
-    } in rows
-    {
+    for row in rows {
+        let (title, both) = (row.feature.title, [&row.without, &row.with]);
         let pair = |member: fn(&Figures) -> f64, digits: usize| {
-            let (without, with) = (middle(without, member), middle(with, member));
-            format!("{without:.digits$} → {with:.digits$}")
+            let both = both.map(|rounds| format!("{:.digits$}", middle(rounds, member)));
+            both.join(" → ")
         };
-        let cpu = |rounds: &[Figures]| {
-            let ((least, most), cpu) =
-                (cpu_spread(rounds), middle(rounds, |figures| figures.cpu_us));
+        let [(before, of_before), (after, of_after)] = both.map(|rounds| {
+            let (cpu, least, most) = cpu(rounds);
             (cpu, format!("{cpu:.2} ({least:.2}–{most:.2})"))
-        };
-        let ((before, shown_before), (after, shown_after)) = (cpu(without), cpu(with));
+        });
         let _ = writeln!(
             text,
-            "| {} | {shown_before} | {shown_after} | {:.3} | {} | {} | {} | {} | {} |",
-            feature.title,
+            "| {title} | {of_before} | {of_after} | {:.3} | {} | {} | {} | {} | {} |",
             after / before,
             pair(|figures| figures.worker_us, 2),
             pair(|figures| figures.per_second, 0),
@@ -141,13 +128,12 @@ pub(crate) fn features(rows: &[OfFeature]) -> String {
             pair(|figures| figures.p99_ms, 2),
             pair(|figures| figures.longest_ms, 0),
         );
-        let lost = sum(without, |figures| figures.lost) + sum(with, |figures| figures.lost);
+        let lost: f64 = both
+            .iter()
+            .map(|rounds| sum(rounds, |figures| figures.lost))
+            .sum();
         if lost > 0.0 {
-            let _ = writeln!(
-                told,
-                "\nLost in \"{}\": {lost:.0} log lines or events.",
-                feature.title
-            );
+            told += &format!("\nLost in \"{title}\": {lost:.0} log lines or events.\n");
         }
     }
     text + &told
@@ -156,12 +142,7 @@ pub(crate) fn features(rows: &[OfFeature]) -> String {
 /// Figures that stand for themselves.
 pub(crate) fn figures(figures: &[Figure]) -> String {
     let mut text = String::from("| Figure | Measured | At most |\n|---|--:|--:|\n");
-    for Figure {
-        title,
-        value,
-        at_most,
-    } in figures
-    {
+    for (title, value, at_most) in figures {
         let _ = writeln!(text, "| {title} | {value} | {at_most} |");
     }
     text

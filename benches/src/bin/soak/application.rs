@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::message::{Received, receive};
 
-/// The body of `/large`.
+/// The length of the body of `/large`.
 const LARGE: usize = 64 * 1024;
 /// How often the listener looks for an outage.
 const LOOK: Duration = Duration::from_millis(20);
@@ -100,76 +100,44 @@ async fn serve(mut stream: TcpStream, switch: &Switch) -> Result<()> {
     }
 }
 
+/// What is answered to a target, and whether the connection ends behind it. The last answers every
+/// other one.
+#[rustfmt::skip]
+const ANSWERS: [(&str, &str, bool); 9] = [
+    ("/garbage", "SMTP ready\r\n\r\n", true),
+    ("/cut", "HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nabc", true),
+    ("/endless", "HTTP/1.1 200 OK\r\nContent-Length: 100000000000\r\n\r\n", true),
+    ("/socket", "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+        Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhbK+xOo0M=\r\n\r\nhello", true),
+    ("/chunked", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n\
+        5\r\nhello\r\n7\r\n, world\r\n0\r\n\r\n", false),
+    ("/large", "HTTP/1.1 200 OK\r\nContent-Length: 65536\r\n\r\n", false),
+    ("/missing", "HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\nno", false),
+    ("/close", "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok", true),
+    ("", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", false),
+];
+
 /// Answers by the target; false where the connection is to end.
-// long: a flat list of the targets
 async fn answer(stream: &mut TcpStream, target: &str, switch: &Switch) -> Result<bool> {
-    let wrote = || switch.answers.fetch_add(1, Ordering::SeqCst);
-    match target {
-        "/reset" => {
-            stream.set_zero_linger()?;
-            return Ok(false);
-        }
-        "/garbage" => {
-            stream.write_all(b"SMTP ready\r\n\r\n").await?;
-            return Ok(false);
-        }
-        "/cut" => {
-            stream
-                .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nabc")
-                .await?;
-            wrote();
-            return Ok(false);
-        }
-        "/endless" => {
-            stream
-                .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100000000000\r\n\r\n")
-                .await?;
-            wrote();
-            while stream.write_all(&[b'x'; 16 * 1024]).await.is_ok() {}
-            return Ok(false);
-        }
-        "/socket" => {
-            stream
-                .write_all(
-                    b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
-                      Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhbK+xOo0M=\r\n\r\nhello",
-                )
-                .await?;
-            wrote();
-            let mut rest = Vec::new();
-            let _ = stream.read_to_end(&mut rest).await;
-            return Ok(false);
-        }
-        "/chunked" => {
-            let body = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n7\r\n, world\r\n0\r\n\r\n";
-            stream.write_all(body).await?;
-        }
-        "/large" => {
-            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {LARGE}\r\n\r\n");
-            stream.write_all(head.as_bytes()).await?;
-            stream.write_all(&[b'x'; LARGE]).await?;
-        }
-        "/missing" => {
-            stream
-                .write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\nno")
-                .await?;
-        }
-        "/close" => {
-            stream
-                .write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok")
-                .await?;
-            wrote();
-            return Ok(false);
-        }
-        _ => {
-            if target == "/slow" {
-                tokio::time::sleep(SLOW).await;
-            }
-            stream
-                .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
-                .await?;
-        }
+    if target == "/reset" {
+        stream.set_zero_linger()?;
+        return Ok(false);
     }
-    wrote();
-    Ok(true)
+    if target == "/slow" {
+        tokio::time::sleep(SLOW).await;
+    }
+    let mut answers = ANSWERS.iter();
+    let found = answers.find(|(known, ..)| *known == target || known.is_empty());
+    let (_, text, ends) = found.context("the last is for all")?;
+    stream.write_all(text.as_bytes()).await?;
+    if target != "/garbage" {
+        switch.answers.fetch_add(1, Ordering::SeqCst);
+    }
+    match target {
+        "/large" => stream.write_all(&[b'x'; LARGE]).await?,
+        "/endless" => while stream.write_all(&[b'x'; 16 * 1024]).await.is_ok() {},
+        "/socket" => drop(stream.read_to_end(&mut Vec::new()).await),
+        _ => {}
+    }
+    Ok(!ends)
 }

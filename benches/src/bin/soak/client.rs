@@ -10,73 +10,82 @@ use anyhow::{Context, Result, bail};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use crate::message::{METRICS_TOKEN, Received, head, receive};
+use crate::message::{Received, head, receive};
 
 /// How long an answer may take until the run ends with an error.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// `WAF_ADMIN_TOKEN` but for a letter.
-const WRONG_TOKEN: &str = "soak-admin-token-0123456789abcdef";
+/// Fields: of a WebSocket, of a last request, of an operator whose token is wrong in a letter, and
+/// of who asks for the metrics.
+const UPGRADE: &str = "Connection: Upgrade\r\nUpgrade: websocket\r\n\
+    Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n";
+const CLOSE: &str = "Connection: close\r\n";
+const WRONG_TOKEN: &str = "Authorization: Bearer soak-admin-token-0123456789abcdef\r\n";
+const METRICS_TOKEN: &str = "Authorization: Bearer soak-metrics-token-0123456789abcdef\r\n";
 
-/// One way to use the proxy, and how often among 1000 requests.
-const KINDS: [(Kind, u32); 24] = [
-    (Kind::Plain("/"), 480),
-    (Kind::Plain("/chunked"), 80),
-    (Kind::Plain("/large"), 20),
-    (Kind::Plain("/missing"), 30),
-    (Kind::Plain("/close"), 20),
-    (Kind::Plain("/slow"), 5),
-    (Kind::Plain("/reset"), 5),
-    (Kind::Plain("/garbage"), 5),
-    (Kind::Plain("/cut"), 5),
-    (Kind::Post, 80),
-    (Kind::PostChunked, 40),
-    (Kind::Pipelined, 20),
-    (Kind::NewConnection, 20),
-    (Kind::Banned, 68),
-    (Kind::BannedPipeline, 2),
-    (Kind::Greedy, 60),
-    (Kind::EndlessAborted, 5),
-    (Kind::UploadAborted, 5),
-    (Kind::WebSocket, 5),
-    (Kind::BadRequest, 10),
-    (Kind::Own("/_waf/health", None, "200", What::Health), 10),
-    (Kind::Own("/_waf/nothing", None, "404", What::NotFound), 10),
-    (
-        Kind::Own("/_waf/bans", Some(WRONG_TOKEN), "401", What::Unauthorized),
-        10,
-    ),
-    (
-        Kind::Own("/_waf/metrics", Some(METRICS_TOKEN), "200", What::Metrics),
-        5,
-    ),
+/// How often among 1000 requests who sends what, and what follows.
+#[rustfmt::skip]
+const KINDS: [(u32, Who, Sends, Then); 24] = [
+    (480, Who::Ordinary, Sends::Get("/", ""), Then::Any),
+    (80, Who::Ordinary, Sends::Get("/chunked", ""), Then::Any),
+    (20, Who::Ordinary, Sends::Get("/large", ""), Then::Any),
+    (30, Who::Ordinary, Sends::Get("/missing", ""), Then::Any),
+    (20, Who::Ordinary, Sends::Get("/close", ""), Then::Any),
+    (5, Who::Ordinary, Sends::Get("/slow", ""), Then::Any),
+    (5, Who::Ordinary, Sends::Get("/reset", ""), Then::Any),
+    (5, Who::Ordinary, Sends::Get("/garbage", ""), Then::Any),
+    (5, Who::Ordinary, Sends::Get("/cut", ""), Then::Any),
+    (80, Who::Ordinary, Sends::Post, Then::Any),
+    (40, Who::Ordinary, Sends::Chunked, Then::Any),
+    (20, Who::Ordinary, Sends::Twice, Then::Any),
+    (20, Who::Ordinary, Sends::Get("/", CLOSE), Then::Any),
+    (68, Who::Banned, Sends::Get("/", ""), Then::Whole("429", What::Banned)),
+    (2, Who::Banned, Sends::Many, Then::Whole("429", What::Banned)),
+    (60, Who::Greedy, Sends::Get("/", ""), Then::Any),
+    (5, Who::Ordinary, Sends::Get("/endless", ""), Then::Head("200", What::Aborted)),
+    (5, Who::Ordinary, Sends::Half, Then::Nothing),
+    (5, Who::Ordinary, Sends::Get("/socket", UPGRADE), Then::Head("101", What::Passed)),
+    (10, Who::Ordinary, Sends::Bad, Then::Whole("400", What::Bad)),
+    (10, Who::Ordinary, Sends::Get("/_waf/health", ""), Then::Whole("200", What::Health)),
+    (10, Who::Ordinary, Sends::Get("/_waf/nothing", ""), Then::Whole("404", What::NotFound)),
+    (10, Who::Ordinary, Sends::Get("/_waf/bans", WRONG_TOKEN), Then::Whole("401", What::Unauthorized)),
+    (5, Who::Ordinary, Sends::Get("/_waf/metrics", METRICS_TOKEN), Then::Whole("200", What::Metrics)),
 ];
 
+/// One of 20,000 clients, one of a banned netblock, or one of a few that ask far too often.
 #[derive(Clone, Copy, Debug)]
-enum Kind {
-    /// A GET of the application.
-    Plain(&'static str),
-    Post,
-    PostChunked,
-    /// Two GETs in one write.
-    Pipelined,
-    /// On a connection of its own, closed by the client.
-    NewConnection,
-    /// Of a client in a banned netblock.
+enum Who {
+    Ordinary,
     Banned,
-    /// Of such a client, many requests with bodies in one write: more than a turn of a library has.
-    BannedPipeline,
-    /// Of one of a few clients that ask far too often.
     Greedy,
-    /// The client goes away in the middle of an endless answer.
-    EndlessAborted,
-    /// The client goes away in the middle of its own body.
-    UploadAborted,
-    WebSocket,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Sends {
+    /// A GET with these fields besides, on a new connection where it is the last.
+    Get(&'static str, &'static str),
+    Post,
+    Chunked,
+    /// A POST with the beginning of its body.
+    Half,
+    /// Two GETs in one write.
+    Twice,
+    /// 17 POSTs and more in one write: more than a turn of a library has.
+    Many,
     /// A head that is none.
-    BadRequest,
-    /// A GET that the service answers itself: path, token, and with which status what was seen.
-    Own(&'static str, Option<&'static str>, &'static str, What),
+    Bad,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Then {
+    /// Whatever the application answers, or its failure may lead to.
+    Any,
+    /// An answer with this status; to many, up to where the service says that it ends.
+    Whole(&'static str, What),
+    /// The head of one, and the client goes away.
+    Head(&'static str, What),
+    /// It goes away at once.
+    Nothing,
 }
 
 /// What a client sees of a request.
@@ -156,106 +165,78 @@ impl Client {
 
     /// Sends requests until `left`, which all clients share, is used up.
     pub(crate) async fn run(mut self, left: &AtomicI64) -> Result<Seen> {
+        let all: u32 = KINDS.iter().map(|(share, ..)| share).sum();
         while left.fetch_sub(1, Ordering::Relaxed) > 0 {
-            let kind = self.kind();
-            tokio::time::timeout(PATIENCE, self.one(kind))
-                .await
-                .with_context(|| format!("{kind:?} took over {PATIENCE:?}"))?
-                .with_context(|| format!("{kind:?}"))?;
+            let mut at = self.chance.u32(..all);
+            for (share, who, sends, then) in KINDS {
+                if at < share {
+                    let one = tokio::time::timeout(PATIENCE, self.one(who, sends, then));
+                    let ended = one.await.map_err(anyhow::Error::from).flatten();
+                    ended.with_context(|| format!("{who:?} {sends:?}"))?;
+                    break;
+                }
+                at -= share;
+            }
         }
         Ok(self.seen)
     }
 
-    fn kind(&mut self) -> Kind {
-        let all: u32 = KINDS.iter().map(|(_, share)| share).sum();
-        let mut at = self.chance.u32(..all);
-        for (kind, share) in KINDS {
-            if at < share {
-                return kind;
-            }
-            at -= share;
-        }
-        Kind::Plain("/")
-    }
-
-    // long: a flat list of the kinds
-    async fn one(&mut self, kind: Kind) -> Result<()> {
-        let who = self.ordinary();
-        match kind {
-            Kind::Plain(path) => {
-                self.send(&get(path, &who, "")).await?;
-                self.answer_of_application().await
-            }
-            Kind::Post => {
-                let body = "x".repeat(self.chance.usize(1..4000));
-                self.send(&post(&who, body.len(), &body)).await?;
-                self.answer_of_application().await
-            }
-            Kind::PostChunked => {
-                self.send(&post_chunked(&who)).await?;
-                self.answer_of_application().await
-            }
-            Kind::Pipelined => {
-                self.send(&get("/", &who, "").repeat(2)).await?;
-                self.answer_of_application().await?;
-                if self.connection.is_none() {
-                    bail!("the connection ended between two requests");
+    async fn one(&mut self, who: Who, sends: Sends, then: Then) -> Result<()> {
+        let number = self.chance.u32(..20_000);
+        let who = match who {
+            Who::Ordinary => format!("10.9.{}.{}", number / 256, number % 256),
+            Who::Banned => format!("203.0.113.{}", number % 256),
+            Who::Greedy => format!("198.18.{}.1", number % 20),
+        };
+        let mut count = 1;
+        let body = |length: usize| "x".repeat(length);
+        let request = match sends {
+            Sends::Get(path, fields) => {
+                if fields == CLOSE {
+                    self.connection = None;
                 }
-                self.answer_of_application().await
+                get(path, &who, fields)
             }
-            Kind::NewConnection => {
-                self.connection = None;
-                self.send(&get("/", &who, "Connection: close\r\n")).await?;
-                self.answer_of_application().await
+            Sends::Post => post(&who, &body(self.chance.usize(1..4000))),
+            Sends::Chunked => post_chunked(&who),
+            Sends::Half => post(&who, &body(100_000)).split_at(10_000).0.to_owned(),
+            Sends::Twice => {
+                count = 2;
+                get("/", &who, "").repeat(2)
             }
-            Kind::Banned => {
-                let who = format!("203.0.113.{}", self.chance.u8(..));
-                self.send(&get("/", &who, "")).await?;
-                self.expect("429", What::Banned).await
+            Sends::Many => {
+                count = self.chance.usize(17..50);
+                let sized = post(&who, &body(self.chance.usize(1..2000)));
+                let chunked = post_chunked(&who);
+                let requests = (0..count).map(|_| match self.chance.bool() {
+                    true => &*sized,
+                    false => &*chunked,
+                });
+                requests.collect()
             }
-            Kind::BannedPipeline => self.banned_pipeline().await,
-            Kind::Greedy => {
-                let who = format!("198.18.{}.1", self.chance.u8(..20));
-                self.send(&get("/", &who, "")).await?;
-                self.answer_of_application().await
+            Sends::Bad => "GET / HTTP/1.1\r\nHost: a\r\nBad Name: x\r\n\r\n".to_owned(),
+        };
+        self.send(&request).await?;
+        match then {
+            Then::Any => {
+                for _ in 0..count {
+                    self.answer_of_application().await?;
+                }
             }
-            Kind::EndlessAborted => {
-                self.send(&get("/endless", &who, "")).await?;
-                self.head_alone("200", What::Aborted).await
+            Then::Whole(status, what) => {
+                self.expect(status, what).await?;
+                while count > 1 && self.connection.is_some() {
+                    self.expect(status, what).await?;
+                    count -= 1;
+                }
             }
-            Kind::UploadAborted => {
-                let part = "x".repeat(10_000);
-                self.send(&post(&who, 100_000, &part)).await?;
+            Then::Head(status, what) => self.head_alone(status, what).await?,
+            Then::Nothing => {
                 self.connection = None;
                 self.seen.count(What::Aborted);
-                Ok(())
-            }
-            Kind::WebSocket => {
-                let fields = "Connection: Upgrade\r\nUpgrade: websocket\r\n\
-                    Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n";
-                self.send(&get("/socket", &who, fields)).await?;
-                self.head_alone("101", What::Passed).await
-            }
-            Kind::BadRequest => {
-                self.send("GET / HTTP/1.1\r\nHost: a\r\nBad Name: x\r\n\r\n")
-                    .await?;
-                self.expect("400", What::Bad).await?;
-                self.connection = None;
-                Ok(())
-            }
-            Kind::Own(path, token, status, what) => {
-                let field = token.map(|token| format!("Authorization: Bearer {token}\r\n"));
-                let request = get(path, &who, &field.unwrap_or_default());
-                self.send(&request).await?;
-                self.expect(status, what).await
             }
         }
-    }
-
-    /// One of 20,000.
-    fn ordinary(&mut self) -> String {
-        let number = self.chance.u32(..20_000);
-        format!("10.9.{}.{}", number / 256, number % 256)
+        Ok(())
     }
 
     async fn send(&mut self, bytes: &str) -> Result<()> {
@@ -310,31 +291,6 @@ impl Client {
         Ok(())
     }
 
-    /// 17 requests and more, each with a body: refused one by one, or up to where the service says
-    /// that the connection ends.
-    async fn banned_pipeline(&mut self) -> Result<()> {
-        let who = format!("203.0.113.{}", self.chance.u8(..));
-        let body = "x".repeat(self.chance.usize(1..2000));
-        let (sized, chunked) = (post(&who, body.len(), &body), post_chunked(&who));
-        let count = self.chance.usize(17..50);
-        let requests = (0..count).map(|_| {
-            if self.chance.bool() {
-                &*sized
-            } else {
-                &*chunked
-            }
-        });
-        let bytes: String = requests.collect();
-        self.send(&bytes).await?;
-        for _ in 0..count {
-            self.expect("429", What::Banned).await?;
-            if self.connection.is_none() {
-                break;
-            }
-        }
-        Ok(())
-    }
-
     /// Reads the head of an answer and goes away.
     async fn head_alone(&mut self, status: &str, what: What) -> Result<()> {
         let mut stream = self.connection.take().context("a connection")?;
@@ -354,7 +310,8 @@ fn get(path: &str, who: &str, fields: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: {who}\r\n{fields}\r\n")
 }
 
-fn post(who: &str, length: usize, body: &str) -> String {
+fn post(who: &str, body: &str) -> String {
+    let length = body.len();
     format!(
         "POST /post HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: {who}\r\nContent-Length: {length}\r\n\r\n{body}"
     )

@@ -136,7 +136,7 @@ fn soak(arguments: &Arguments) -> Result<bool> {
     // The scrape that was compared is one more line.
     let expected = seen.requests() + done.asked + 2;
     report.equal("lines of the log", service.stop()?, expected);
-    Ok(report.holds)
+    Ok(!report.fails)
 }
 
 /// What comes before the first look at memory, and how many requests it was.
@@ -149,39 +149,23 @@ fn warm_up(
     let least = if judged { WARM } else { 0 };
     let mut sent = least.max(arguments.requests / WARM_UP);
     let mut seen = load(sent, arguments.seed)?;
-    let mut copies = Copies::of(state);
-    while judged && sent < arguments.requests / 2 && copies.count() < COPIES {
+    let (mut copies, mut last) = (0, written(state));
+    while judged && sent < arguments.requests / 2 && copies < COPIES {
         sent += PIECE;
         seen += load(PIECE, arguments.seed + sent.unsigned_abs())?;
+        let now = written(state);
+        copies += u32::from(now != last);
+        last = now;
     }
     Ok((seen, sent))
 }
 
-/// How often clients.json has been written since this looked first.
-struct Copies {
-    path: PathBuf,
-    last: Option<SystemTime>,
-    count: u32,
-}
-
-impl Copies {
-    fn of(state: &Path) -> Self {
-        let path = state.join("clients.json");
-        let last = modified(&path);
-        let count = 0;
-        Self { path, last, count }
-    }
-
-    fn count(&mut self) -> u32 {
-        let last = modified(&self.path);
-        self.count += u32::from(last != self.last);
-        self.last = last;
-        self.count
-    }
-}
-
-fn modified(path: &Path) -> Option<SystemTime> {
-    std::fs::metadata(path).ok()?.modified().ok()
+/// When clients.json was written last.
+fn written(state: &Path) -> Option<SystemTime> {
+    std::fs::metadata(state.join("clients.json"))
+        .ok()?
+        .modified()
+        .ok()
 }
 
 async fn clients(
@@ -223,42 +207,45 @@ async fn look(process: u32, requests: i64, every: i64, left: Arc<AtomicI64>) -> 
             continue;
         }
         next = (done / every + 1) * every;
-        let held = held(process)?;
+        let Held {
+            kib,
+            own_kib,
+            files,
+            ..
+        } = held(process)?;
         eprintln!(
-            "soak: {done} requests: {} KiB resident, {} of them its own, {} files",
-            held.kib, held.own_kib, held.files
+            "soak: {done} requests: {kib} KiB resident, {own_kib} of them its own, {files} files"
         );
     }
 }
 
 /// The lines of the result.
+#[derive(Default)]
 struct Report {
-    holds: bool,
-}
-
-impl Default for Report {
-    fn default() -> Self {
-        Self { holds: true }
-    }
+    fails: bool,
 }
 
 impl Report {
-    fn line(&mut self, what: &str, counted: u64, expected: &str, verdict: Result<&str, &str>) {
-        let told = verdict.unwrap_or_else(|fault| fault);
+    fn line(&mut self, what: &str, counted: u64, expected: u64, fault: Option<&str>) {
+        let told = fault.unwrap_or("holds");
         println!("{what:44} {counted:>12} {expected:>12}  {told}");
-        self.holds &= verdict.is_ok();
+        self.fails |= fault.is_some();
     }
 
     fn equal(&mut self, what: &str, counted: u64, expected: u64) {
-        let equal = (counted == expected).then_some("equal").ok_or("DIFFERS");
-        self.line(what, counted, &expected.to_string(), equal);
+        let fault = (counted != expected).then_some("DIFFERS");
+        self.line(what, counted, expected, fault);
     }
 
     fn at_most(&mut self, what: &str, counted: u64, bound: u64) {
-        let holds = (counted <= bound).then_some("holds").ok_or("TOO MUCH");
-        self.line(what, counted, &bound.to_string(), holds);
+        let fault = (counted > bound).then_some("TOO MUCH");
+        self.line(what, counted, bound, fault);
     }
 }
+
+/// What is counted as a failure, and as a refusal for a ban or a limit.
+const FAILED: &[What] = &[What::Failed, What::Cut, What::Aborted];
+const REFUSED: &[What] = &[What::Banned, What::Limited];
 
 /// Every counter beside what the clients saw.
 fn compare(
@@ -271,32 +258,39 @@ fn compare(
     let page = service.metrics()?;
     // A series that is not there is no zero.
     let of = |series: &str| ask::metric(&page, series).map_or(u64::MAX, |value| value as u64);
-    let actions = |names: &[&str]| {
-        let series = |name| format!("waf_requests_total{{action=\"{name}\",mode=\"enforce\"}}");
-        let counts = names.iter().map(|name| of(&series(name)));
-        counts.fold(0, u64::saturating_add)
-    };
-    let saw = |what: &[What]| what.iter().map(|what| seen.of(*what)).sum::<u64>();
+    let rows: [(&[&str], &[What], u64); 6] = [
+        (&["passed"], &[What::Passed], 0),
+        (&["upstream_error", "client_aborted"], FAILED, 0),
+        (&["banned", "rate_limited"], REFUSED, 0),
+        (&["unauthorized"], &[What::Unauthorized], 0),
+        (&["not_found"], &[What::NotFound], 0),
+        (&["answered"], &[What::Metrics], done.asked),
+    ];
     println!("{:44} {:>12} {:>12}", "", "the service", "the clients");
-    for (names, expected) in [
-        (&["passed"][..], saw(&[What::Passed])),
-        (
-            &["upstream_error", "client_aborted"],
-            saw(&[What::Failed, What::Cut, What::Aborted]),
-        ),
-        (
-            &["banned", "rate_limited"],
-            saw(&[What::Banned, What::Limited]),
-        ),
-        (&["unauthorized"], saw(&[What::Unauthorized])),
-        (&["not_found"], saw(&[What::NotFound])),
-        (&["answered"], saw(&[What::Metrics]) + done.asked),
-    ] {
-        report.equal(&names.join(" + "), actions(names), expected);
+    for (actions, what, more) in rows {
+        let labels = |name| format!("{{action=\"{name}\",mode=\"enforce\"}}");
+        let counts = actions
+            .iter()
+            .map(|name| of(&format!("waf_requests_total{}", labels(name))));
+        let counted = counts.fold(0, u64::saturating_add);
+        let saw: u64 = what.iter().map(|what| seen.of(*what)).sum();
+        report.equal(&actions.join(" + "), counted, saw + more);
     }
     let bad = of("waf_connection_errors_total{kind=\"bad_request\"}");
     report.equal("bad requests", bad, seen.of(What::Bad));
-    application_answers(report, &of, seen, switch);
+    // An answer to a client that had gone may have been written and never read.
+    let class = |class: &str| of(&format!("waf_responses_total{{class=\"{class}\"}}"));
+    let answers = ["1xx", "2xx", "3xx", "4xx", "5xx"]
+        .map(class)
+        .iter()
+        .sum::<u64>();
+    let (wrote, gone) = (switch.answers(), seen.of(What::Aborted));
+    report.at_most("answers of the application", answers, wrote);
+    report.at_most(
+        "answers the application wrote, unseen",
+        wrote.abs_diff(answers),
+        gone,
+    );
     for (what, name) in [
         ("events dropped", "waf_events_dropped_total"),
         ("log lines dropped", "waf_log_lines_dropped_total"),
@@ -310,52 +304,33 @@ fn compare(
     Ok(())
 }
 
-/// What the application wrote beside what the service counted of it: an answer to a client that had
-/// gone may have been written and never read.
-fn application_answers(
-    report: &mut Report,
-    of: &impl Fn(&str) -> u64,
-    seen: &Seen,
-    switch: &Switch,
-) {
-    let classes = ["1xx", "2xx", "3xx", "4xx", "5xx"];
-    let answers = classes.map(|class| of(&format!("waf_responses_total{{class=\"{class}\"}}")));
-    let (answers, wrote) = (answers.iter().sum::<u64>(), switch.answers());
-    report.at_most("answers of the application", answers, wrote);
-    report.at_most(
-        "answers the application wrote, unseen",
-        wrote.abs_diff(answers),
-        seen.of(What::Aborted),
-    );
-}
-
 /// All series of the metrics that are chosen.
 fn sum(page: &str, chosen: impl Fn(&str) -> bool) -> u64 {
     let series = page.lines().filter_map(|line| line.rsplit_once(' '));
-    let values = series.filter(|(name, _)| chosen(name));
-    values
-        .filter_map(|(_, value)| value.parse::<f64>().ok())
-        .map(|value| value as u64)
-        .sum()
+    let chosen = series.filter(|(name, _)| chosen(name));
+    let values = chosen.filter_map(|(_, value)| value.parse::<f64>().ok());
+    values.sum::<f64>() as u64
 }
 
 /// What the service holds of the system.
 fn compare_held(report: &mut Report, before: Held, after: Held, judged: bool) {
     println!("{:44} {:>12} {:>12}", "", "at the end", "at most");
-    if judged {
-        let bound = before.kib + MEMORY_KIB;
-        report.at_most("resident memory, KiB", after.kib, bound);
+    // What is not judged is bound by itself.
+    let memory = if judged {
+        before.kib + MEMORY_KIB
     } else {
-        report.line("resident memory, KiB", after.kib, "any", Ok("holds"));
-    }
-    report.at_most("open files", after.files as u64, before.files as u64);
-    report.at_most("threads", after.threads as u64, before.threads as u64);
+        after.kib
+    };
+    report.at_most("resident memory, KiB", after.kib, memory);
+    report.at_most("open files", after.files, before.files);
+    report.at_most("threads", after.threads, before.threads);
 }
 
 /// Every ban that was acknowledged or saved is there.
 fn bans(report: &mut Report, service: &Service, done: &Done) -> Result<()> {
     let answer = operator(service.address, "GET /_waf/bans?active=true", "")?;
-    let text = answer.expect(200)?.body;
+    let answer = answer.expect(200)?;
+    let text = answer.text();
     let there = done.banned.iter().filter(|netblock| {
         text.contains(&format!("\"{netblock}\""))
             || text.contains(&format!("\"{}\"", netblock.trim_end_matches("/32")))

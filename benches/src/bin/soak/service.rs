@@ -6,12 +6,14 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use rustix::process::Signal;
 use tempfile::TempDir;
-use weir_benches::program::{Running, signal};
+use weir_benches::config::Settings;
+use weir_benches::message::Message;
+use weir_benches::program::{Running, signal, wait_until};
 use weir_benches::{ask, meter};
 
 use crate::message::{ADMIN_TOKEN, METRICS_TOKEN};
@@ -27,29 +29,24 @@ pub(crate) struct Service {
     log: JoinHandle<u64>,
 }
 
-/// What a process holds.
+/// What a process holds: resident memory, what of it is its own and not pages of its file, which
+/// come in as they are used, open files and threads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Held {
-    /// Resident memory.
     pub(crate) kib: u64,
-    /// What of it is the program's own: not pages of its file, which come in as they are used.
     pub(crate) own_kib: u64,
-    /// Open files.
-    pub(crate) files: usize,
-    /// Threads.
-    pub(crate) threads: usize,
+    pub(crate) files: u64,
+    pub(crate) threads: u64,
 }
 
 /// What a process holds now.
 pub(crate) fn held(process: u32) -> Result<Held> {
-    let place = PathBuf::from(format!("/proc/{process}"));
-    let status = std::fs::read_to_string(place.join("status"))?;
-    let kib = |name| meter::status_member(&status, name).with_context(|| format!("no {name}"));
+    let status = meter::status(process)?;
     Ok(Held {
-        kib: kib("VmRSS:")?,
-        own_kib: kib("RssAnon:")?,
-        files: std::fs::read_dir(place.join("fd"))?.count(),
-        threads: std::fs::read_dir(place.join("task"))?.count(),
+        kib: status.vmrss.context("it has ended")?,
+        own_kib: status.rssanon.context("no own memory is told")?,
+        files: meter::files(process)? as u64,
+        threads: status.threads,
     })
 }
 
@@ -64,28 +61,25 @@ impl Service {
         std::fs::create_dir(&state)?;
         let banned = serde_json::json!({"version": 1, "bans": [{"netblock": "203.0.113.0/24", "ban_expires": "permanent"}]});
         std::fs::write(state.join("bans.json"), banned.to_string())?;
+        let settings = Settings::default()
+            .with("WAF_LISTEN", "127.0.0.1:0")
+            .with("WAF_UPSTREAM", format!("http://{application}"))
+            .with("WAF_STATE_DIR", state.display())
+            .with("WAF_WORKERS", workers)
+            .with("WAF_LOOKUP_SOURCE", "off")
+            .with("WAF_TRUSTED_PROXIES", "127.0.0.1")
+            .with("WAF_METRICS_TOKEN", METRICS_TOKEN)
+            .with("WAF_ADMIN_TOKEN", ADMIN_TOKEN)
+            .with("WAF_RATE_LIMIT_PER_MINUTE", 1500)
+            .with("WAF_RATE_LIMIT_PER_HOUR", "off")
+            .with("WAF_RATE_LIMIT_PER_DAY", "off")
+            .with("WAF_BAN_FIRST", "5s")
+            .with("WAF_BAN_MAX", "20s")
+            .with("WAF_STATE_WRITE_INTERVAL", "5s")
+            // A line for each: they are counted.
+            .with("WAF_LOG_REFUSED_RATE", "off");
         let mut command = Command::new(weir);
-        command
-            .env_clear()
-            .envs([
-                ("WAF_LISTEN", "127.0.0.1:0"),
-                ("WAF_UPSTREAM", &format!("http://{application}")),
-                ("WAF_STATE_DIR", &state.display().to_string()),
-                ("WAF_WORKERS", &workers.to_string()),
-                ("WAF_LOOKUP_SOURCE", "off"),
-                ("WAF_TRUSTED_PROXIES", "127.0.0.1"),
-                ("WAF_METRICS_TOKEN", METRICS_TOKEN),
-                ("WAF_ADMIN_TOKEN", ADMIN_TOKEN),
-                ("WAF_RATE_LIMIT_PER_MINUTE", "1500"),
-                ("WAF_RATE_LIMIT_PER_HOUR", "off"),
-                ("WAF_RATE_LIMIT_PER_DAY", "off"),
-                ("WAF_BAN_FIRST", "5s"),
-                ("WAF_BAN_MAX", "20s"),
-                ("WAF_STATE_WRITE_INTERVAL", "5s"),
-                // A line for each: they are counted.
-                ("WAF_LOG_REFUSED_RATE", "off"),
-            ])
-            .stdout(Stdio::piped());
+        command.env_clear().envs(settings.0).stdout(Stdio::piped());
         let mut running = Running::start_weir(command, directory)?;
         let lines = running.process.0.stdout.take();
         let lines = lines.context("no standard output")?;
@@ -104,14 +98,14 @@ impl Service {
 
     /// Processor time of a second, in milliseconds; of a few, the least.
     pub(crate) fn busy_ms(&self) -> Result<u64> {
-        let used = || meter::cpu_seconds(self.process()).map(meter::CpuSeconds::total);
-        let mut least = f64::INFINITY;
-        for _ in 0..3 {
+        let used = || meter::cpu_seconds(self.process()).map(|both| both.iter().sum::<f64>());
+        let of_second = |_| {
             let before = used()?;
             std::thread::sleep(Duration::from_secs(1));
-            least = least.min(used()? - before);
-        }
-        Ok((least * 1000.0) as u64)
+            Ok(((used()? - before) * 1000.0) as u64)
+        };
+        let all = (0..3).map(of_second).collect::<Result<Vec<_>>>()?;
+        all.into_iter().min().context("some seconds")
     }
 
     /// The page of the metrics.
@@ -123,20 +117,14 @@ impl Service {
     pub(crate) fn stop(mut self) -> Result<u64> {
         let process = &mut self.running.process.0;
         signal(process, Signal::TERM)?;
-        let began = Instant::now();
-        while process.try_wait()?.is_none() {
-            if began.elapsed() > PATIENCE {
-                bail!("it did not end within {PATIENCE:?} of SIGTERM");
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        wait_until("its end", PATIENCE, || Ok(process.try_wait()?.is_some()))?;
         let log = self.log.join();
         log.map_err(|_| anyhow::anyhow!("the reader of the log panicked"))
     }
 }
 
 /// One request of the operator.
-pub(crate) fn operator(address: SocketAddr, line: &str, body: &str) -> Result<ask::Answer> {
+pub(crate) fn operator(address: SocketAddr, line: &str, body: &str) -> Result<Message> {
     ask::operator(address, ADMIN_TOKEN, line, body)
 }
 
