@@ -128,17 +128,22 @@ fn a_false_socket_is_not_believed() {
     fs::create_dir(&state).expect("a directory");
     chown(&state, Some(OTHER), Some(OTHER)).expect("chown");
     let _beside = false_service(&state.join("weir.sock"), &named);
-    let mut beside = command(shared.path(), &["allow", "192.0.2.7"]);
-    beside
+    // Where no service is installed: this machine may have one, and its lists would be changed.
+    let nowhere = "mount -t tmpfs tmpfs /var/lib && exec \"$0\" allow 192.0.2.7";
+    let beside = Command::new("unshare")
+        .args(["--mount", "sh", "-c", nowhere, env!("CARGO_BIN_EXE_weir")])
         .env_remove("WAF_STATE_DIR")
-        .current_dir(shared.path());
-    let beside = ran(beside.output().expect("the binary runs"));
+        .current_dir(shared.path())
+        .stdin(Stdio::null())
+        .output();
+    let beside = ran(beside.expect("unshare runs"));
     assert_ne!(beside.code, 0, "{}", beside.out);
-    assert!(
-        beside.err.contains("./state is not yours"),
-        "{}",
-        beside.err
-    );
+    for told in [
+        "./state is not yours",
+        "/var/lib/weir/rules.json cannot be changed",
+    ] {
+        assert!(beside.err.contains(told), "{}", beside.err);
+    }
     assert!(!named.exists() && !state.join("rules.json").exists());
 
     // Who names the directory of the other user believes his service, and no more than that.

@@ -154,7 +154,11 @@ fn published_lists_are_named_as_they_are() {
     .unwrap();
     let check = || {
         let mut check = command(state.path(), &["check"]);
-        let check = check.env("WAF_UPSTREAM", "http://127.0.0.1:1").output();
+        check.envs([
+            ("WAF_UPSTREAM", "http://127.0.0.1:1"),
+            ("WAF_LISTEN", "127.0.0.1:0"),
+        ]);
+        let check = check.output();
         ran(check.expect("the binary runs"))
     };
     let checked = check();
