@@ -17,19 +17,34 @@ pub(crate) struct Engine {
     process: Option<Child>,
 }
 
-/// A port of loopback that nobody has.
+/// Ports below those that Linux gives to whoever asks for any: a connection takes one of these by
+/// name alone.
+const PORTS: std::ops::Range<u32> = 20_000..32_768;
+
+/// How often an engine is started, each time on another port.
+const STARTS: usize = 5;
+
+/// A port of loopback that nobody has, and that nobody is given who asks for any.
 #[track_caller]
 pub(crate) fn free_port() -> u16 {
-    let free = TcpListener::bind("127.0.0.1:0").expect("a port");
-    free.local_addr().expect("an address").port()
+    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    let any = || {
+        let drawn = getrandom::u32().expect("a number") % (PORTS.end - PORTS.start);
+        u16::try_from(PORTS.start + drawn).expect("a port")
+    };
+    let mut drawn = std::iter::repeat_with(any).take(1000);
+    drawn.find(is_free).expect("a free port")
 }
 
 impl Engine {
+    /// One that runs; where another program was quicker to take its port, on another one.
     #[track_caller]
     pub(crate) fn start() -> Self {
-        let mut engine = Self::away();
-        engine.begin();
-        engine
+        let started = (0..STARTS).find_map(|_| {
+            let mut engine = Self::away();
+            engine.begins().then_some(engine)
+        });
+        started.expect("redis-server takes connections")
     }
 
     /// One that does not run yet.
@@ -48,8 +63,14 @@ impl Engine {
     /// Starts it, empty, and reads its log until it takes connections.
     #[track_caller]
     pub(crate) fn begin(&mut self) {
+        assert!(self.begins(), "redis-server does not take connections");
+    }
+
+    /// Whether it then takes connections.
+    #[track_caller]
+    fn begins(&mut self) -> bool {
         let port = self.port.to_string();
-        self.begin_with(Command::new("redis-server").args(["--port", &port]));
+        self.begins_with(Command::new("redis-server").args(["--port", &port]))
     }
 
     /// The same over TLS alone, with this certificate. Who signs those of its clients may be named:
@@ -99,7 +120,8 @@ impl Engine {
         );
         std::fs::write(&config, lines).expect("writes");
         let mut command = Command::new("redis-server");
-        self.begin_until("+slave slave", command.arg(config).arg("--sentinel"));
+        let begins = self.begins_until("+slave slave", command.arg(config).arg("--sentinel"));
+        assert!(begins, "the Sentinel finds no replica");
     }
 
     /// Starts it as a node of a cluster, which has no slot and knows no other node.
@@ -115,15 +137,21 @@ impl Engine {
 
     #[track_caller]
     fn begin_with(&mut self, command: &mut Command) {
+        let begins = self.begins_with(command);
+        assert!(begins, "redis-server does not take connections");
+    }
+
+    #[track_caller]
+    fn begins_with(&mut self, command: &mut Command) -> bool {
         command
             .args(["--bind", "127.0.0.1"])
             .args(["--save", "", "--appendonly", "no"]);
-        self.begin_until("Ready to accept connections", command);
+        self.begins_until("Ready to accept connections", command)
     }
 
-    /// Until it has logged this.
+    /// Whether it has logged this before it ended.
     #[track_caller]
-    fn begin_until(&mut self, says: &str, command: &mut Command) {
+    fn begins_until(&mut self, says: &str, command: &mut Command) -> bool {
         let mut process = command
             .arg("--dir")
             .arg(self.dir.path())
@@ -133,11 +161,11 @@ impl Engine {
             .expect("redis-server is installed");
         let log = BufReader::new(process.stdout.take().expect("its output"));
         let mut lines = log.lines().map_while(Result::ok);
-        let is_ready = lines.any(|line| line.contains(says));
+        let begins = lines.any(|line| line.contains(says));
         self.process = Some(process);
-        assert!(is_ready, "redis-server does not take connections");
         // What it logs from now on is read, so that it never waits.
         std::thread::spawn(move || lines.for_each(drop));
+        begins
     }
 
     /// Ends it as a power cut would; it had written nothing.
