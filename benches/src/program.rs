@@ -66,30 +66,25 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// One sentence for each program that is wanted and missing: what is lost without it, and how
-    /// to get it.
-    pub fn missing(&self, wanted: &[&str]) -> Vec<String> {
-        let missing = |name: &str| self.path(name).is_err();
-        let programs = PROGRAMS.iter();
-        let programs = programs.filter(|(name, ..)| wanted.contains(name) && missing(name));
-        let sentence = |(name, package, what): &(&str, &str, &str)| {
-            format!("{name}, {what}, is missing; on Debian `apt-get install {package}` installs it")
-        };
-        let weir = missing("weir")
-            .then(|| "weir is missing; `cargo build --release` builds it".to_owned());
-        programs.map(sentence).chain(weir).collect()
-    }
-
     /// Where a program is: on `PATH`, or where Debian keeps servers, which is not on everybody's.
+    /// Of one that is missing it is said what it is for, and how to get it.
     pub fn path(&self, name: &str) -> Result<PathBuf> {
+        if name == "weir" {
+            let weir = Some(self.weir.clone()).filter(|file| file.is_file());
+            return weir.context("weir is missing; `cargo build --release` builds it");
+        }
         let path = std::env::var_os("PATH").unwrap_or_default();
         let directories = std::env::split_paths(&path).chain(["/usr/sbin".into()]);
         let mut files = directories.map(|directory| directory.join(name));
-        let found = match name {
-            "weir" => Some(self.weir.clone()).filter(|file| file.is_file()),
-            _ => files.find(|file| file.is_file()),
-        };
-        found.with_context(|| format!("{name} is missing"))
+        let found = files.find(|file| file.is_file());
+        found.with_context(
+            || match PROGRAMS.iter().find(|(known, ..)| *known == name) {
+                Some((_, package, what)) => format!(
+                    "{name}, {what}, is missing; on Debian `apt-get install {package}` installs it"
+                ),
+                None => format!("{name} is missing"),
+            },
+        )
     }
 
     /// What a proxy says of its version.
@@ -216,7 +211,7 @@ impl Running {
     ) -> Result<Self> {
         let both = [PROXY_CORE, LOAD_CORE];
         let cores = both.get(..cores).unwrap_or(&both);
-        let mut command = programs.pinned(cores, &programs.weir)?;
+        let mut command = programs.pinned(cores, &programs.path("weir")?)?;
         command.env_clear().envs(settings.0).stdout(Stdio::null());
         Self::start_weir(command, directory)
     }
@@ -336,11 +331,7 @@ mod tests {
     #[test]
     fn what_is_missing_is_said_with_the_way_to_get_it() {
         let weir = "/nowhere".into();
-        let missing = Programs { weir }.missing(&["taskset"]);
-        assert!(
-            missing
-                .iter()
-                .any(|text| text.contains("is missing; `cargo"))
-        );
+        let missing = Programs { weir }.path("weir").unwrap_err().to_string();
+        assert!(missing.contains("is missing; `cargo"), "{missing}");
     }
 }

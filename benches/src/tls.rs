@@ -3,7 +3,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,62 +27,31 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Sessions that a generator remembers.
 const SESSIONS: usize = 256;
 
-/// The key of a certificate.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Key {
-    /// ECDSA over P-256, as certificates mostly are today.
-    Ecdsa,
-    /// RSA of 2048 bits.
-    Rsa,
-}
+/// The key of a certificate, as openssl makes it.
+pub type Key = &'static [&'static str];
+/// ECDSA over P-256, as certificates mostly are today.
+pub const ECDSA: Key = &["ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"];
+/// RSA of 2048 bits.
+pub const RSA: Key = &["rsa:2048"];
 
-/// A certificate and its key in PEM.
-#[derive(Debug)]
-pub struct Pair {
-    /// The certificate.
-    pub cert: PathBuf,
-    /// The key.
-    pub key: PathBuf,
-    /// Both in one file, as HAProxy reads them.
-    pub both: PathBuf,
-}
-
-impl Pair {
-    /// Makes a new one with openssl.
-    pub fn make(directory: &Path, key: Key) -> Result<Self> {
-        let pair = Self {
-            cert: directory.join("cert.pem"),
-            key: directory.join("key.pem"),
-            both: directory.join("both.pem"),
-        };
-        let kind: &[&str] = match key {
-            Key::Ecdsa => &["ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"],
-            Key::Rsa => &["rsa:2048"],
-        };
-        let output = Command::new("openssl")
-            .args([
-                "req",
-                "-x509",
-                "-nodes",
-                "-days",
-                "30",
-                "-subj",
-                "/CN=localhost",
-            ])
-            .args(["-keyout", "key.pem", "-out", "cert.pem"])
-            .args(["-addext", "subjectAltName=DNS:localhost", "-newkey"])
-            .args(kind)
-            .current_dir(directory)
-            .stdin(Stdio::null())
-            .output()
-            .context("openssl cannot be started")?;
-        if !output.status.success() {
-            bail!("openssl: {}", String::from_utf8_lossy(&output.stderr));
-        }
-        let both = std::fs::read_to_string(&pair.cert)? + &std::fs::read_to_string(&pair.key)?;
-        std::fs::write(&pair.both, both)?;
-        Ok(pair)
+/// Makes a certificate with openssl: `cert.pem`, `key.pem`, and both in `both.pem`, as HAProxy
+/// reads them.
+pub fn certificate(directory: &Path, key: Key) -> Result<()> {
+    let made = "req -x509 -nodes -days 30 -subj /CN=localhost -keyout key.pem -out cert.pem";
+    let output = Command::new("openssl")
+        .args(made.split(' '))
+        .args(["-addext", "subjectAltName=DNS:localhost", "-newkey"])
+        .args(key)
+        .current_dir(directory)
+        .stdin(Stdio::null())
+        .output()
+        .context("openssl cannot be started")?;
+    if !output.status.success() {
+        bail!("openssl: {}", String::from_utf8_lossy(&output.stderr));
     }
+    let file = |name| std::fs::read_to_string(directory.join(name));
+    let both = file("cert.pem")? + &file("key.pem")?;
+    Ok(std::fs::write(directory.join("both.pem"), both)?)
 }
 
 /// Takes every certificate and signature: who is there is known, and the generator is to be quick.

@@ -2,7 +2,7 @@
 //! How each proxy is brought into a case stands in `proxies.rs`.
 
 use weir_benches::config::Settings;
-use weir_benches::tls::Key;
+use weir_benches::tls::{ECDSA, Key, RSA};
 
 use crate::scripts::{BROWSER, CLIENTS, ENDLESS, FEW_CLIENTS, FRESH, MANY_CLIENTS, body, chunks};
 
@@ -135,7 +135,7 @@ impl Case {
     }
 
     const fn http2(self, connections: usize) -> Self {
-        self.tls(Key::Ecdsa, Handshakes::Http2).at_most(connections)
+        self.tls(ECDSA, Handshakes::Http2).at_most(connections)
     }
 }
 
@@ -168,11 +168,11 @@ pub(crate) static CASES: [Case; 33] = [
     STEADY,
     Case { connections: (1000, 1000), ..case("busy", "pass, 1,000 connections") },
     Case { two_workers: true, ..case("workers", "pass, two workers") },
-    case("tls", "pass over TLS").tls(Key::Ecdsa, Handshakes::Once),
-    case("tls+download", "1 MiB answer over TLS").large("/1m").tls(Key::Ecdsa, Handshakes::Once),
-    case("tls+full", "full handshake each request, ECDSA P-256").tls(Key::Ecdsa, Handshakes::Full),
-    case("tls+resumed", "resumed handshake each request").tls(Key::Ecdsa, Handshakes::Resumed),
-    case("tls+full+rsa", "full handshake each request, RSA-2048").tls(Key::Rsa, Handshakes::Full),
+    case("tls", "pass over TLS").tls(ECDSA, Handshakes::Once),
+    case("tls+download", "1 MiB answer over TLS").large("/1m").tls(ECDSA, Handshakes::Once),
+    case("tls+full", "full handshake each request, ECDSA P-256").tls(ECDSA, Handshakes::Full),
+    case("tls+resumed", "resumed handshake each request").tls(ECDSA, Handshakes::Resumed),
+    case("tls+full+rsa", "full handshake each request, RSA-2048").tls(RSA, Handshakes::Full),
     case("h2", "pass over HTTP/2, ten streams a connection").http2(16),
     case("h2+log", "pass over HTTP/2, log on").http2(16).log(),
     case("h2+download", "1 MiB answer over HTTP/2").large("/1m").http2(4),

@@ -3,7 +3,7 @@
 
 use std::net::{SocketAddr, TcpListener};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use rustix::thread::sched_setaffinity;
@@ -49,10 +49,6 @@ const FIGURES: [(&str, Measure); 4] = [
 /// The tables.
 pub(crate) fn compare(arguments: &Arguments, programs: &Programs) -> Result<String> {
     let (time, rounds) = arguments.rounds.checked()?;
-    let missing = programs.missing(&["wrk", "taskset", "nginx"]);
-    if !missing.is_empty() {
-        bail!("{}", missing.join("\nbench: "));
-    }
     sched_setaffinity(None, &load_core()).context("no core for this program")?;
     let directory = directory()?;
     database::write(directory.path())?;

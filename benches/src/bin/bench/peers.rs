@@ -58,14 +58,13 @@ pub(crate) fn compare(arguments: &Arguments, programs: &Programs) -> Result<Stri
         arguments.cases.is_empty() || arguments.cases.iter().any(|name| name == case.name)
     };
     let cases = CASES.iter().filter(is_chosen);
-    for missing in programs.missing(&["wrk", "h2load", "taskset", "nginx", "haproxy", "strace"]) {
+    let wanted = [
+        "weir", "wrk", "h2load", "taskset", "nginx", "haproxy", "strace",
+    ];
+    for missing in wanted.iter().filter_map(|name| programs.path(name).err()) {
         eprintln!("bench: {missing}");
     }
-    let mut kinds = arguments.proxies.clone();
-    if kinds.is_empty() {
-        kinds = Kind::value_variants().to_vec();
-        kinds.retain(|kind| programs.path(kind.name()).is_ok());
-    }
+    let kinds = chosen_kinds(&arguments.proxies, programs);
     let (time, rounds) = arguments.rounds.checked()?;
     // The user may have set a directory that is a real disk: the logs of a run can be some hundred
     // megabytes.
@@ -111,6 +110,16 @@ pub(crate) fn compare(arguments: &Arguments, programs: &Programs) -> Result<Stri
     let versions = kinds.iter().map(|kind| programs.version(*kind));
     let versions: Vec<String> = versions.collect::<Result<_>>()?;
     Ok(table::cases(&rows, &versions))
+}
+
+/// The proxies that were asked for, or those that are there.
+fn chosen_kinds(asked: &[Kind], programs: &Programs) -> Vec<Kind> {
+    if !asked.is_empty() {
+        return asked.to_vec();
+    }
+    let mut kinds = Kind::value_variants().to_vec();
+    kinds.retain(|kind| programs.path(kind.name()).is_ok());
+    kinds
 }
 
 /// Delays at a fixed rate, while weir is asked for its metrics and writes its state once a second.

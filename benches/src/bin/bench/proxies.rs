@@ -15,7 +15,7 @@ use anyhow::{Context, Result};
 use serde_json::json;
 use weir_benches::config::{self, Settings};
 use weir_benches::program::{Kind, PROXY_CORE, Programs, Running, directory, free_port};
-use weir_benches::tls::Pair;
+use weir_benches::tls::certificate;
 
 use crate::cases::{Case, banned_netblocks};
 
@@ -32,12 +32,13 @@ pub(crate) fn start(
 ) -> Result<Running> {
     let directory = directory()?;
     let path = directory.path().to_path_buf();
-    let pair = case.tls.map(|tls| Pair::make(&path, tls.key)).transpose()?;
+    if let Some(tls) = case.tls {
+        certificate(&path, tls.key)?;
+    }
     let place = Place {
         directory: &path,
         application,
         case,
-        pair: pair.as_ref(),
         port: free_port()?,
     };
     let (text, file, arguments) = match kind {
@@ -73,7 +74,6 @@ struct Place<'a> {
     directory: &'a Path,
     application: SocketAddr,
     case: &'a Case,
-    pair: Option<&'a Pair>,
     port: u16,
 }
 
@@ -116,7 +116,7 @@ impl Place<'_> {
             }
             false => "",
         };
-        let (ssl, certificate) = nginx_tls(self.pair);
+        let (ssl, certificate) = self.nginx_tls();
         let http2 = if case.is_http2() { "http2 " } else { "" };
         // As many as weir keeps.
         let pool = 1024;
@@ -132,6 +132,23 @@ impl Place<'_> {
          {buffers}\n    proxy_request_buffering off;\n    proxy_max_temp_file_size 0;\n  }}\n}}\n"
         );
         config::nginx(self.directory, &http)
+    }
+
+    /// What nginx has for TLS: a word behind its port, and lines of its server.
+    fn nginx_tls(&self) -> (&'static str, String) {
+        if self.case.tls.is_none() {
+            return ("", String::new());
+        }
+        let (cert, key) = (self.file("cert.pem"), self.file("key.pem"));
+        let lines = format!(
+            "  ssl_certificate {cert};\n  ssl_certificate_key {key};\n  ssl_protocols TLSv1.2 TLSv1.3;\n  \
+             ssl_session_cache shared:SSL:10m;\n  ssl_session_timeout 10m;\n"
+        );
+        ("ssl ", lines)
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.directory.join(name).display().to_string()
     }
 
     /// HAProxy as the proxy. Its netblocks are in `denied.lst` of the directory, its log goes to
@@ -151,11 +168,11 @@ impl Place<'_> {
          timeout http-request 10s\n  timeout http-keep-alive 75s\n  option http-keep-alive\n  http-reuse always\n\
          frontend proxy\n",
         );
-        let (ssl, scheme) = self.pair.map_or((String::new(), "http"), |pair| {
-            let alpn = if case.is_http2() { " alpn h2" } else { "" };
-            let ssl = format!(" ssl crt {}{alpn}", pair.both.display());
-            (ssl, "https")
-        });
+        let alpn = if case.is_http2() { " alpn h2" } else { "" };
+        let (ssl, scheme) = match case.tls {
+            None => (String::new(), "http"),
+            Some(_) => (format!(" ssl crt {}{alpn}", self.file("both.pem")), "https"),
+        };
         let _ = writeln!(text, "  bind 127.0.0.1:{port} backlog 4096{ssl}");
         if case.log {
             text.push_str(
@@ -193,11 +210,11 @@ impl Place<'_> {
     fn weir(&self) -> Settings {
         let case = self.case;
         let mut settings = config::weir(self.directory, self.application);
-        if let Some(pair) = self.pair {
+        if case.tls.is_some() {
             settings = settings
                 .with("WAF_LISTEN", "https://127.0.0.1:0")
-                .with("WAF_TLS_CERT", pair.cert.display())
-                .with("WAF_TLS_KEY", pair.key.display());
+                .with("WAF_TLS_CERT", self.file("cert.pem"))
+                .with("WAF_TLS_KEY", self.file("key.pem"));
         }
         let bans = case.bans.max(10_000).to_string();
         for (is_so, name, value) in [
@@ -212,19 +229,6 @@ impl Place<'_> {
         }
         settings
     }
-}
-
-/// What nginx has for TLS: a word behind its port, and lines of its server.
-fn nginx_tls(pair: Option<&Pair>) -> (&'static str, String) {
-    let Some(pair) = pair else {
-        return ("", String::new());
-    };
-    let (cert, key) = (pair.cert.display(), pair.key.display());
-    let lines = format!(
-        "  ssl_certificate {cert};\n  ssl_certificate_key {key};\n  ssl_protocols TLSv1.2 TLSv1.3;\n  \
-         ssl_session_cache shared:SSL:10m;\n  ssl_session_timeout 10m;\n"
-    );
-    ("ssl ", lines)
 }
 
 /// The netblocks that are denied or banned: as many as weir's ledger holds, and no more.

@@ -1,7 +1,7 @@
 //! Slow connections of five kinds. One that the service ends is opened anew, so that as many stand
 //! all the time.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -10,8 +10,17 @@ use tokio::net::{TcpSocket, TcpStream};
 
 /// Between two steps of a slow connection.
 const STEP: Duration = Duration::from_secs(2);
-/// Kinds of slow connections.
-const KINDS: usize = 5;
+/// What each kind sends at first, what with each step, and how many bytes it reads before one:
+/// nothing at all, a byte of a head, a byte of a body, a few bytes of a megabyte, a whole request.
+const KINDS: [(&str, &str, usize); 5] = [
+    ("", "", 4096),
+    ("GET / HTTP/1.1\r\nHost: a\r\nX: ", "x", 0),
+    (UPLOAD, "x", 0),
+    ("GET /1m HTTP/1.1\r\nHost: a\r\n\r\n", "", 64),
+    (REQUEST, REQUEST, 4096),
+];
+const UPLOAD: &str = "POST /upload HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n";
+const REQUEST: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 /// A small window, so that a reader that is slow is slow for the service too.
 const WINDOW: u32 = 4096;
 
@@ -19,10 +28,16 @@ const WINDOW: u32 = 4096;
 pub(crate) async fn hold(address: SocketAddr, number: usize) {
     // Not all in the same moment.
     tokio::time::sleep(STEP.mul_f64(fastrand::f64())).await;
+    let kind = KINDS
+        .iter()
+        .cycle()
+        .nth(number)
+        .copied()
+        .unwrap_or_default();
     loop {
         if let Ok(stream) = open(address, number).await {
             // The service ends slow connections: that is its right.
-            let _ = slow(stream, number % KINDS).await;
+            let _ = slow(stream, kind).await;
         }
         tokio::time::sleep(STEP / 4).await;
     }
@@ -31,51 +46,21 @@ pub(crate) async fn hold(address: SocketAddr, number: usize) {
 async fn open(address: SocketAddr, number: usize) -> Result<TcpStream> {
     let socket = TcpSocket::new_v4()?;
     let [third, fourth] = [number / 250, number % 250 + 1].map(u8::try_from);
-    socket.bind(SocketAddr::new(
-        IpAddr::V4(Ipv4Addr::new(127, 1, third?, fourth?)),
-        0,
-    ))?;
+    socket.bind(SocketAddr::from(([127, 1, third?, fourth?], 0)))?;
     socket.set_recv_buffer_size(WINDOW)?;
     Ok(socket.connect(address).await?)
 }
 
-/// One of five kinds, until the service ends the connection.
-async fn slow(mut stream: TcpStream, kind: usize) -> Result<()> {
-    let mut bytes = [0; 4096];
-    let begin: &[u8] = match kind {
-        0 => b"",
-        1 => b"GET / HTTP/1.1\r\nHost: a\r\nX: ",
-        2 => b"POST /upload HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n",
-        3 => b"GET /1m HTTP/1.1\r\nHost: a\r\n\r\n",
-        _ => b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
-    };
-    stream.write_all(begin).await?;
-    match kind {
-        // It sends nothing, and nothing comes but the end.
-        0 => while stream.read(&mut bytes).await? > 0 {},
-        // A byte of the head, or of the body, each step.
-        1 | 2 => drip(&mut stream).await?,
-        // A few bytes of a megabyte each step.
-        3 => {
-            let (few, _) = bytes.split_at_mut(64);
-            while stream.read(few).await? > 0 {
-                tokio::time::sleep(STEP).await;
-            }
-        }
-        // A whole request each step, and nothing between.
-        _ => {
-            while stream.read(&mut bytes).await? > 0 {
-                tokio::time::sleep(STEP).await;
-                stream.write_all(begin).await?;
-            }
-        }
-    }
-    Ok(())
-}
-
-async fn drip(stream: &mut TcpStream) -> Result<()> {
+/// Until the service ends the connection.
+async fn slow(mut stream: TcpStream, kind: (&str, &str, usize)) -> Result<()> {
+    let (begin, more, reads) = kind;
+    let mut bytes = vec![0; reads];
+    stream.write_all(begin.as_bytes()).await?;
     loop {
+        if reads > 0 && stream.read(&mut bytes).await? == 0 {
+            return Ok(());
+        }
         tokio::time::sleep(STEP).await;
-        stream.write_all(b"x").await?;
+        stream.write_all(more.as_bytes()).await?;
     }
 }

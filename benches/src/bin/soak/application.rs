@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::message::{Received, receive};
+use crate::message::receive;
 
 /// The length of the body of `/large`.
 const LARGE: usize = 64 * 1024;
@@ -89,7 +89,7 @@ async fn serve(mut stream: TcpStream, switch: &Switch) -> Result<()> {
     stream.set_nodelay(true)?;
     let mut buffer = Vec::new();
     loop {
-        let Received::Whole(request) = receive(&mut stream, &mut buffer).await? else {
+        let Some(request) = receive(&mut stream, &mut buffer).await? else {
             return Ok(());
         };
         if switch.down.load(Ordering::SeqCst)

@@ -9,8 +9,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
+use weir_benches::message::Message;
 
-use crate::message::{Received, head, receive};
+use crate::message::{head, receive};
 
 /// How long an answer may take until the run ends with an error.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -250,11 +251,11 @@ impl Client {
         Ok(stream.write_all(bytes.as_bytes()).await?)
     }
 
-    async fn received(&mut self) -> Result<Received> {
+    async fn received(&mut self) -> Result<Option<Message>> {
         let stream = self.connection.as_mut().context("a connection")?;
         let received = receive(stream, &mut self.buffer).await?;
-        let ends = !matches!(&received, Received::Whole(message) if message.field("connection") != Some("close"));
-        if ends {
+        let connection = received.as_ref().map(|message| message.field("connection"));
+        if matches!(connection, None | Some(Some("close"))) {
             self.connection = None;
         }
         Ok(received)
@@ -263,14 +264,12 @@ impl Client {
     /// Whatever the application, or its failure, may lead to.
     async fn answer_of_application(&mut self) -> Result<()> {
         match self.received().await? {
-            Received::Whole(message) => self.status(message.target()),
+            Some(message) => self.status(message.target())?,
             // Where the answer broke off at once its head may not have been sent either. A
             // connection that was closed before the request arrived would be found by the sums.
-            Received::Cut | Received::Nothing => {
-                self.seen.count(What::Cut);
-                Ok(())
-            }
+            None => self.seen.count(What::Cut),
         }
+        Ok(())
     }
 
     fn status(&mut self, status: &str) -> Result<()> {
@@ -285,7 +284,7 @@ impl Client {
 
     async fn expect(&mut self, status: &str, what: What) -> Result<()> {
         match self.received().await? {
-            Received::Whole(message) if message.target() == status => self.seen.count(what),
+            Some(message) if message.target() == status => self.seen.count(what),
             other => bail!("{status} was expected, and this came: {other:?}"),
         }
         Ok(())
