@@ -11,6 +11,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use weir_benches::message::Message;
 
+use self::Who::Ordinary;
 use crate::message::{head, receive};
 
 /// How long an answer may take until the run ends with an error.
@@ -27,30 +28,30 @@ const METRICS_TOKEN: &str = "Authorization: Bearer soak-metrics-token-0123456789
 /// How often among 1000 requests who sends what, and what follows.
 #[rustfmt::skip]
 const KINDS: [(u32, Who, Sends, Then); 24] = [
-    (480, Who::Ordinary, Sends::Get("/", ""), Then::Any),
-    (80, Who::Ordinary, Sends::Get("/chunked", ""), Then::Any),
-    (20, Who::Ordinary, Sends::Get("/large", ""), Then::Any),
-    (30, Who::Ordinary, Sends::Get("/missing", ""), Then::Any),
-    (20, Who::Ordinary, Sends::Get("/close", ""), Then::Any),
-    (5, Who::Ordinary, Sends::Get("/slow", ""), Then::Any),
-    (5, Who::Ordinary, Sends::Get("/reset", ""), Then::Any),
-    (5, Who::Ordinary, Sends::Get("/garbage", ""), Then::Any),
-    (5, Who::Ordinary, Sends::Get("/cut", ""), Then::Any),
-    (80, Who::Ordinary, Sends::Post, Then::Any),
-    (40, Who::Ordinary, Sends::Chunked, Then::Any),
-    (20, Who::Ordinary, Sends::Twice, Then::Any),
-    (20, Who::Ordinary, Sends::Get("/", CLOSE), Then::Any),
+    (480, Ordinary, Sends::Get("/", ""), Then::Any),
+    (80, Ordinary, Sends::Get("/chunked", ""), Then::Any),
+    (20, Ordinary, Sends::Get("/large", ""), Then::Any),
+    (30, Ordinary, Sends::Get("/missing", ""), Then::Any),
+    (20, Ordinary, Sends::Get("/close", ""), Then::Any),
+    (5, Ordinary, Sends::Get("/slow", ""), Then::Any),
+    (5, Ordinary, Sends::Get("/reset", ""), Then::Any),
+    (5, Ordinary, Sends::Get("/garbage", ""), Then::Any),
+    (5, Ordinary, Sends::Get("/cut", ""), Then::Any),
+    (80, Ordinary, Sends::Post, Then::Any),
+    (40, Ordinary, Sends::Chunked, Then::Any),
+    (20, Ordinary, Sends::Twice, Then::Any),
+    (20, Ordinary, Sends::Get("/", CLOSE), Then::Any),
     (68, Who::Banned, Sends::Get("/", ""), Then::Whole("429", What::Banned)),
     (2, Who::Banned, Sends::Many, Then::Whole("429", What::Banned)),
     (60, Who::Greedy, Sends::Get("/", ""), Then::Any),
-    (5, Who::Ordinary, Sends::Get("/endless", ""), Then::Head("200", What::Aborted)),
-    (5, Who::Ordinary, Sends::Half, Then::Nothing),
-    (5, Who::Ordinary, Sends::Get("/socket", UPGRADE), Then::Head("101", What::Passed)),
-    (10, Who::Ordinary, Sends::Bad, Then::Whole("400", What::Bad)),
-    (10, Who::Ordinary, Sends::Get("/_waf/health", ""), Then::Whole("200", What::Health)),
-    (10, Who::Ordinary, Sends::Get("/_waf/nothing", ""), Then::Whole("404", What::NotFound)),
-    (10, Who::Ordinary, Sends::Get("/_waf/bans", WRONG_TOKEN), Then::Whole("401", What::Unauthorized)),
-    (5, Who::Ordinary, Sends::Get("/_waf/metrics", METRICS_TOKEN), Then::Whole("200", What::Metrics)),
+    (5, Ordinary, Sends::Get("/endless", ""), Then::Head("200", What::Aborted)),
+    (5, Ordinary, Sends::Half, Then::Nothing),
+    (5, Ordinary, Sends::Get("/socket", UPGRADE), Then::Head("101", What::Passed)),
+    (10, Ordinary, Sends::Bad, Then::Whole("400", What::Bad)),
+    (10, Ordinary, Sends::Get("/_waf/health", ""), Then::Whole("200", What::Health)),
+    (10, Ordinary, Sends::Get("/_waf/nothing", ""), Then::Whole("404", What::NotFound)),
+    (10, Ordinary, Sends::Get("/_waf/bans", WRONG_TOKEN), Then::Whole("401", What::Unauthorized)),
+    (5, Ordinary, Sends::Get("/_waf/metrics", METRICS_TOKEN), Then::Whole("200", What::Metrics)),
 ];
 
 /// One of 20,000 clients, one of a banned netblock, or one of a few that ask far too often.
@@ -185,7 +186,7 @@ impl Client {
     async fn one(&mut self, who: Who, sends: Sends, then: Then) -> Result<()> {
         let number = self.chance.u32(..20_000);
         let who = match who {
-            Who::Ordinary => format!("10.9.{}.{}", number / 256, number % 256),
+            Ordinary => format!("10.9.{}.{}", number / 256, number % 256),
             Who::Banned => format!("203.0.113.{}", number % 256),
             Who::Greedy => format!("198.18.{}.1", number % 20),
         };
