@@ -40,6 +40,7 @@ mod imports;
 mod journal;
 mod ladder;
 mod large_bodies;
+mod large_edits;
 mod limits;
 mod list_changes;
 mod log;

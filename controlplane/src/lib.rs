@@ -36,6 +36,7 @@ mod history;
 mod json;
 mod line_limit;
 pub mod lookup;
+mod memory;
 mod metrics;
 mod netblock_list;
 pub mod offline;

@@ -19,7 +19,6 @@ pub(crate) mod handle;
 pub(crate) mod judge;
 pub(crate) mod kept;
 mod location;
-mod memory;
 pub(crate) mod own;
 mod resolve;
 pub(crate) mod said;

@@ -80,8 +80,6 @@ pub(super) struct Shared {
     said: Mutex<Said>,
     reports: Mutex<BTreeMap<String, Report>>,
     pub(super) wake: Notify,
-    /// A version takes the place of another.
-    pub(super) frees: Notify,
 }
 
 impl Shared {
@@ -94,7 +92,6 @@ impl Shared {
             said: Mutex::default(),
             reports: Mutex::default(),
             wake: Notify::new(),
-            frees: Notify::new(),
         }
     }
 

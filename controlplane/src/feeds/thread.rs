@@ -17,7 +17,6 @@ use weir_shared::rules::Feed;
 use super::fetch::{Failure, Fetched, Validators, decisions, fetch};
 use super::judge::Guard;
 use super::kept::{Kept, NotAccepted, Offered, Outside};
-use super::memory;
 use super::own::guard;
 use super::said::{Order, Said, Shared};
 use super::stream::{self, Stream};
@@ -49,9 +48,6 @@ pub(super) struct Feeding {
 /// Added to the nice value of the service: beside busy workers it has a tenth of a processor. With
 /// 19 it would have a seventieth, and half a million entries would take longer than a fetch may.
 const NICE: i32 = 10;
-
-/// Of the memory of fewer entries nobody notices who gives it back.
-const LARGE: usize = 10_000;
 
 /// What is asked for and has not come.
 struct Flight {
@@ -87,13 +83,6 @@ pub(super) fn start(feeding: Feeding) -> io::Result<()> {
         .build()?;
     weir_shared::threads::spawn("weir-feeds", move || {
         yield_to_others();
-        let shared = Arc::clone(&feeding.shared);
-        runtime.spawn(async move {
-            loop {
-                shared.frees.notified().await;
-                memory::give_back().await;
-            }
-        });
         runtime.block_on(feeding.run())
     })?;
     Ok(())
@@ -118,13 +107,7 @@ impl Outside for Shared {
     }
 
     fn offer(&self, offered: Offered) -> Result<(), String> {
-        let is_large = offered.feed.entries() >= LARGE;
-        (self.outlets.offer)(offered)?;
-        // The version before it will be freed.
-        if is_large {
-            self.frees.notify_one();
-        }
-        Ok(())
+        (self.outlets.offer)(offered)
     }
 
     fn alert(&self, feed: &str, error: &str) {

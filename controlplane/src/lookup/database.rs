@@ -114,6 +114,11 @@ impl Database {
         if useful { Ok(database) } else { Err(None) }
     }
 
+    /// Nodes of its search tree, of which there are more than netblocks.
+    pub(super) fn nodes(&self) -> usize {
+        usize::try_from(self.reader.metadata().node_count).unwrap_or(usize::MAX)
+    }
+
     pub(super) fn find(
         &self,
         address: IpAddr,

@@ -20,6 +20,7 @@ use weir_shared::lookup::Lookup;
 
 use super::answer;
 use super::database::{Database, FileError, Record};
+use crate::memory;
 
 /// Replacements that may wait to be told: one every few seconds at most.
 const FAULTS: usize = 16;
@@ -124,6 +125,8 @@ impl Databases {
         if pairs.any(|(held, new)| new.build_epoch() < held.build_epoch()) {
             tracing::warn!("a lookup database was replaced by one that was built earlier");
         }
+        let both = held.databases.iter().chain(&new.databases);
+        memory::freed(both.map(Database::nodes).sum());
         self.current.store(Arc::new(new));
         // Relaxed: a number for the metrics, nothing hangs on it.
         self.read_ms.store(clock.now().wall_ms, Ordering::Relaxed);

@@ -400,6 +400,12 @@ impl Compiled {
         &self.read.bad
     }
 
+    /// How many netblocks of lists and feeds are in force.
+    pub(super) fn entries(&self) -> usize {
+        let of_feeds = self.read.feeds.iter().map(|held| held.feed.entries());
+        self.rules.allow.len() + self.rules.deny.len() + of_feeds.sum::<usize>()
+    }
+
     /// The feeds of the rules.json at this path, each with the version that holds.
     pub(super) fn feeds(&self, path: &Path) -> Vec<(Wanted, Arc<Feed>)> {
         let held = self.read.feeds.iter().map(|held| Arc::clone(&held.feed));

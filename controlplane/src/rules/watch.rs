@@ -16,6 +16,7 @@ use super::list_file;
 use super::listed::FileChange;
 use crate::feeds::handle::FeedsHandle;
 use crate::feeds::kept::Offered;
+use crate::memory;
 use crate::state::fault::Fault;
 use crate::watching::file::{Stamps, stamps};
 use crate::watching::settling::Settling;
@@ -109,6 +110,8 @@ pub(super) struct Watching {
     in_vain: Option<Stamps>,
     /// What a reload has read and not taken yet.
     read: Option<(Stamps, Read)>,
+    /// How many entries were in force when that was told last.
+    told: usize,
     /// The lists in force are not kept on disk yet (RULE-10).
     to_be_kept: bool,
     /// Who fetches.
@@ -132,6 +135,7 @@ impl Watching {
             compiler,
             path,
             settling: Settling::new(known),
+            told: held.entries(),
             held,
             in_vain: None,
             read: None,
@@ -318,7 +322,9 @@ impl Watching {
         }
     }
 
-    fn tell_rules(&self, is_edit: bool, told: Option<Box<dyn FnOnce() + Send>>) {
+    fn tell_rules(&mut self, is_edit: bool, told: Option<Box<dyn FnOnce() + Send>>) {
+        let entries = self.held.entries();
+        memory::freed(entries.max(std::mem::replace(&mut self.told, entries)));
         let rules = Arc::clone(&self.held.rules);
         let (lists, digest) = self.held.listed();
         self.tell(Found::Taken {

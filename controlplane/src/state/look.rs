@@ -15,6 +15,7 @@ use super::on_disk::{Form, Sight};
 use super::stat::Seen;
 use super::text;
 use super::watch::{POLL, SETTLE, SETTLE_ASIDE, SETTLE_GONE, TICK};
+use crate::memory;
 
 /// What a look at the file found.
 pub(super) enum Observed {
@@ -205,7 +206,9 @@ impl<D: Document> DiskFile<D> {
         uid: Option<u32>,
     ) {
         let now = Time(common.clock.now().wall_ms);
+        let before = self.agreed.entries().len();
         let diff = self.agreed.take(entries, read, now);
+        memory::freed(before.max(self.agreed.entries().len()));
         // Before it is sent: who has the edit finds it counted.
         count(&self.shared.counters.edits_taken);
         tracing::info!(

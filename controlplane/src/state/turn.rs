@@ -8,6 +8,7 @@ use super::disk::DiskFile;
 use super::document::Document;
 use super::watch::{POLL, TICK};
 use super::write::Wrote;
+use crate::memory;
 
 impl<D: Document> AnyFile for DiskFile<D> {
     fn turn(&mut self, common: &Common, now: Instant, unreachable: Option<&str>) -> Duration {
@@ -21,6 +22,7 @@ impl<D: Document> AnyFile for DiskFile<D> {
             match outcome {
                 Ok(Wrote::Yes) => {
                     self.pending.succeed();
+                    memory::freed(self.agreed.entries().len());
                     POLL
                 }
                 Ok(Wrote::NotYet) => TICK,
