@@ -275,15 +275,49 @@ fn without_its_journal_a_ban_is_in_the_document() {
     });
     fs::remove_file(&path).expect("removes");
     fs::create_dir(&path).expect("makes");
-    for number in 5..8 {
-        let answer = weir.ban("netblock", &format!("10.{number}.0.0/24"), "1h");
-        assert_eq!(answer.get("persisted"), None, "{answer}");
-        let held = weir.state_file("bans.json").expect("bans.json").to_string();
-        for earlier in 1..=number {
-            assert!(
-                held.contains(&format!("10.{earlier}.0.0/24")),
-                "{earlier} of {number}"
-            );
-        }
+    let answer = weir.ban("netblock", "10.5.0.0/24", "1h");
+    assert_eq!(answer.get("persisted"), None, "{answer}");
+    let held = weir.state_file("bans.json").expect("bans.json").to_string();
+    for earlier in 1..=5 {
+        assert!(
+            held.contains(&format!("10.{earlier}.0.0/24")),
+            "{earlier}: {held}"
+        );
+    }
+    // It is told, and out of the way.
+    wait_until("the alert", || {
+        let alerts = weir.control("GET", "/v1/alerts", None).json().to_string();
+        alerts.contains("bans.journal") && alerts.contains("it is no regular file")
+    });
+    wait_until("a journal again", || {
+        weir.ban("netblock", "10.6.0.0/24", "1h");
+        path.is_file() && !journal(&weir).is_empty()
+    });
+    assert!(weir.state_path("bans.journal.directory").is_dir());
+}
+
+/// STATE-2, STATE-10, STATE-11: while a directory lies in the place of bans.json nothing is
+/// acknowledged in the journal alone, which a start without bans.json leaves aside.
+#[test]
+fn a_ban_behind_a_directory_outlives_a_kill() {
+    let application = Application::ok();
+    let state = state_dir();
+    let mut weir = start(&application, &state);
+    weir.ban("netblock", "10.1.0.0/24", "1h");
+    wait_until("lines", || {
+        weir.ban("netblock", "10.2.0.0/24", "1h");
+        !journal(&weir).is_empty()
+    });
+    let path = weir.state_path("bans.json");
+    fs::remove_file(&path).expect("removes");
+    fs::create_dir(&path).expect("makes");
+    let answer = weir.ban("netblock", "10.3.0.0/24", "1h");
+    assert_eq!(answer.get("persisted"), None, "{answer}");
+    weir.kill();
+    // As whoever mends it does.
+    let _ = fs::remove_dir(&path);
+    let weir = start(&application, &state);
+    for client in ["10.1.0.7", "10.2.0.7", "10.3.0.7"] {
+        assert_eq!(weir.get("/exempt", client).status, 429, "{client}");
     }
 }

@@ -18,6 +18,8 @@ pub(crate) const JOURNAL: &str = "bans.journal";
 const DOCUMENT: &str = "bans.json";
 /// Where a damaged one is kept.
 const BAD: &str = "bans.journal.bad";
+/// Where a directory that lay in its place is kept.
+const DIRECTORY: &str = "bans.journal.directory";
 /// The most bytes that are written at once. What is larger goes into a document.
 const MAX_APPEND: usize = 32 << 20;
 
@@ -256,8 +258,13 @@ impl Tail {
             return Err(Lost::Failed(format!("{} bytes at once", bytes.len())));
         }
         let failed = |error: io::Error| Lost::Failed(error.to_string());
-        // A start takes no line behind a document that is not there (STATE-11).
-        let is_behind = self.dir.join(DOCUMENT).try_exists().map_err(failed)?;
+        // A start takes no line behind a document that is not there (STATE-11), nor behind what is
+        // none.
+        let is_behind = match fs::metadata(self.dir.join(DOCUMENT)) {
+            Ok(found) => found.is_file(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+            Err(error) => return Err(failed(error)),
+        };
         if !is_behind || !self.is_as_left().map_err(failed)? {
             self.file = None;
             return Err(Lost::Gone);
@@ -291,6 +298,9 @@ impl Tail {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(error),
         };
+        if standing.as_ref().is_some_and(is_no_file) {
+            return Err(io::Error::other("it is no regular file"));
+        }
         match (&self.file, standing) {
             (Some(file), Some(standing)) => {
                 let open = file.metadata()?;
@@ -323,6 +333,7 @@ impl Tail {
         }
         let path = self.dir.join(JOURNAL);
         let emptied = self.step(Step::EmptyJournal).and_then(|()| {
+            self.set_aside(&path)?;
             let mut options = OpenOptions::new();
             options.write(true).custom_flags(NO_FOLLOW);
             match options.open(&path) {
@@ -348,6 +359,20 @@ impl Tail {
         }
     }
 
+    /// What is no file goes out of the place, as out of that of a document (STATE-11).
+    fn set_aside(&self, path: &Path) -> io::Result<()> {
+        let Some(found) = fs::symlink_metadata(path).ok().filter(is_no_file) else {
+            return Ok(());
+        };
+        let aside = if found.is_dir() { DIRECTORY } else { BAD };
+        fs::rename(path, self.dir.join(aside))?;
+        tracing::warn!(
+            file = JOURNAL,
+            "what lay in the place of the journal is no regular file and is kept as {aside}"
+        );
+        Ok(())
+    }
+
     #[cfg(not(test))]
     #[expect(
         clippy::unused_self,
@@ -362,6 +387,11 @@ impl Tail {
     fn step(&self, step: Step) -> io::Result<()> {
         self.faults.step(step)
     }
+}
+
+/// A directory, a pipe or a device. A link may be somebody's: it stays, and is not followed.
+fn is_no_file(found: &fs::Metadata) -> bool {
+    !found.is_file() && !found.is_symlink()
 }
 
 /// A link is not followed, and a pipe that somebody put there does not block.
