@@ -230,6 +230,7 @@ impl Prepared {
         };
         let certificates = self.certificates;
         let made_from = (lookups, self.rules, Arc::clone(&certificates));
+        let files = (files, self.looks.faults().clone());
         let wiring =
             (self.shared).wiring((&breaks_up, breaks), files, start, made_from, feeds, about);
         let (control, handle) = Control::new(wiring).map_err(|error| unfit(&error))?;

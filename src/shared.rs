@@ -8,7 +8,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use weir_controlplane::certificates::Certificates;
 use weir_controlplane::lookup::Lookups;
 use weir_controlplane::request_log::RequestLog;
-use weir_controlplane::{About, Events, Feeds, LiveRules, StartState, StateFiles, Wiring};
+use weir_controlplane::{About, Events, Faults, Feeds, LiveRules, StartState, StateFiles, Wiring};
 use weir_dataplane::clients::fleet::Counts;
 use weir_dataplane::clients::table::Table;
 use weir_dataplane::{Bound, Counting, InForce, Records, UpstreamBound, explaining};
@@ -98,7 +98,7 @@ impl Shared {
     pub fn wiring(
         &self,
         (breaks_up, breaks): (&Sender<LimitExceeded>, Receiver<LimitExceeded>),
-        files: StateFiles,
+        (files, faults): (StateFiles, Faults),
         start: StartState,
         (lookups, rules, certificates): (Lookups, LiveRules, Arc<Certificates>),
         feeds: Feeds,
@@ -124,6 +124,7 @@ impl Shared {
                 totals.process_log_lines_dropped = process_log::lines_lost();
                 totals
             }),
+            faults,
             files,
             start,
             lookups,

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::support::application::Application;
 use crate::support::raw_client::{Connection, Response, get, request};
@@ -194,7 +194,7 @@ fn a_browser_gets_a_page() {
 }
 
 /// TELL-1: `WAF_REFUSAL_PAGE` is the page; it is read again on a change, and a faulty one changes
-/// nothing.
+/// nothing and is an alert.
 #[test]
 fn the_page_is_a_file_that_is_read_again() {
     let application = Application::ok();
@@ -225,6 +225,12 @@ fn the_page_is_a_file_that_is_read_again() {
     fs::write(&file, "third {{reason}}").expect("written");
     weir.wait_for_process_log(&[path, "in line 1", "stays in use"]);
     assert_eq!(ask(), "second 403");
+    wait_until("the alert", || {
+        let alerts = weir.control("GET", "/v1/alerts", None).json();
+        let alerts = alerts["alerts"].as_array().expect("a list");
+        let is_it = |alert: &Value| alert["kind"] == "file_error" && alert["file"] == path;
+        alerts.iter().any(is_it)
+    });
 }
 
 /// TELL-1: a page that is missing or faulty stops the start with one sentence.

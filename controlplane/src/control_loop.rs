@@ -45,19 +45,19 @@ use crate::bans::ledger::Full;
 use crate::bans::{Bans, MAX_NOTES_A_TURN};
 use crate::crawlers::falls::Falls;
 use crate::events::Events;
+use crate::faults::Faults;
 use crate::files::{AnyEdit, Content, Files, Which};
 use crate::fleet::Fleet;
 use crate::fleet::facts::FleetFacts;
 use crate::giving::Give;
 use crate::history::History;
-use crate::lookup::{FileFault, Lookups};
+use crate::lookup::Lookups;
 use crate::metrics::Facts;
 use crate::order::LoopCommand;
 use crate::origins::Origins;
 use crate::recent::Recent;
 use crate::rules::LiveRules;
 use crate::shared_state::SharedState;
-use crate::state::WriteFault;
 
 mod anomalies;
 mod ending;
@@ -102,6 +102,8 @@ pub struct Control {
     pub(crate) rules: LiveRules,
     /// Verified crawlers in traps and jails.
     pub(crate) falls: Falls,
+    /// Where other threads tell what is wrong.
+    pub(crate) faults: Faults,
     /// The state files; their thread reads and writes them.
     pub(crate) files: Files,
     /// The data plane's clients, for clients.json and the admin answer.
@@ -243,14 +245,11 @@ impl Control {
         }
     }
 
-    /// State files that cannot be written (STATE-7), lookup databases that cannot be read
-    /// (LOOKUP-5).
+    /// Raises an alert for each fault that a part has told: of state files (STATE-7), of files that
+    /// are read again (LOOKUP-5, EDGE-2, RULE-1), of feeds (FEED-5).
     fn take_faults(&mut self, now: Now) {
-        for FileFault { file, error } in self.lookups.file_faults() {
-            self.detection.alerts.file_error(&file, &error, now.wall_ms);
-        }
-        while let Some(WriteFault { file, error }) = self.files.next_fault() {
-            self.detection.alerts.state_error(file, &error, now.wall_ms);
+        while let Some(fault) = self.faults.next() {
+            self.detection.alerts.fault(&fault, now.wall_ms);
         }
     }
 

@@ -25,8 +25,7 @@ use crate::clients::ClientsFile;
 use crate::lookup::LookupRow;
 use crate::lookup::document::LookupsFile;
 use crate::state::document::{Document, Row};
-use crate::state::journal::{JOURNAL, Lost};
-use crate::state::{Edit, Failure, FileCounts, Saved, WriteFault};
+use crate::state::{Edit, Failure, FileCounts, Saved};
 
 mod opening;
 mod unsaved;
@@ -113,8 +112,6 @@ pub(crate) struct Files {
     next: u64,
     outcomes: Sender<(u64, bool)>,
     saved: Receiver<(u64, bool)>,
-    /// The journal cannot be written.
-    journal_fault: Option<WriteFault>,
 }
 
 /// An answer that waits for the disk.
@@ -174,7 +171,6 @@ impl Files {
             next: 0,
             outcomes,
             saved,
-            journal_fault: None,
         }
     }
 
@@ -219,12 +215,6 @@ impl Files {
     /// The edit that a panic interrupted.
     pub(crate) fn interrupted(&self) -> Option<Arc<AnyEdit>> {
         self.in_hand.front().cloned()
-    }
-
-    /// The next file that cannot be written.
-    pub(crate) fn next_fault(&mut self) -> Option<WriteFault> {
-        let fault = self.disk.thread.faults().try_recv().ok();
-        fault.or_else(|| self.journal_fault.take())
     }
 
     pub(crate) fn counts(&self) -> [FileCounts; Which::ALL.len() + 1] {
@@ -391,12 +381,8 @@ impl Files {
     /// Answers those whose write has an outcome. Those whose line was lost wait for a document.
     pub(crate) fn take_outcomes(&mut self, now: Now) {
         self.take_durable();
-        if let Some(lost) = self.disk.journal.take_lost() {
+        if self.disk.journal.take_lost() {
             self.unsaved.close(now.mono_ns);
-            if let Lost::Failed(error) = lost {
-                let file = JOURNAL;
-                self.journal_fault = Some(WriteFault { file, error });
-            }
         }
         while let Ok((number, persisted)) = self.saved.try_recv() {
             match self.waiting.remove(&number) {

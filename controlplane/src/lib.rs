@@ -27,6 +27,7 @@ mod control_loop;
 pub mod crawlers;
 mod edits;
 mod events;
+mod faults;
 mod feeds;
 mod files;
 pub mod fleet;
@@ -120,6 +121,7 @@ pub mod lists {
 
 pub use control_loop::{Control, THREAD as CONTROL_THREAD};
 pub use events::{DECISIONS_A_SECOND, Events};
+pub use faults::Faults;
 pub use files::{KnownFiles, StartState, StateFiles};
 pub use giving::{Giving, Saving};
 pub use rules::{LiveRules, RulesError};

@@ -8,6 +8,7 @@ use arc_swap::ArcSwap;
 use weir_shared::refusal_page::{MAX_BYTES, RefusalPage};
 use weir_shared::reload::{Part, Take};
 
+use crate::faults::{Faults, PartFault};
 use crate::guarded;
 use crate::watching::file::{FileWatch, stamps};
 use crate::watching::{FileThread, Subject};
@@ -79,19 +80,23 @@ fn prepare(
     let read = read(&file)?;
     Ok(Box::new(move || {
         page.store(Arc::new(read));
-        let watch = FileWatch::new(known, move || read_again(&page, &file));
+        let faults = files.faults().clone();
+        let watch = FileWatch::new(known, move || read_again(&page, &file, &faults));
         files.watch(Subject::Page, watch);
         Ok(())
     }))
 }
 
-fn read_again(page: &ArcSwap<RefusalPage>, file: &Path) {
+fn read_again(page: &ArcSwap<RefusalPage>, file: &Path, faults: &Faults) {
     match read(file) {
         Ok(new) => {
             page.store(Arc::new(new));
             tracing::info!("the refusal page was read again");
         }
-        Err(error) => tracing::warn!("{error}; what was read before stays in use"),
+        Err(error) => {
+            tracing::warn!("{error}; what was read before stays in use");
+            faults.tell(PartFault::file(&error.file, &error));
+        }
     }
 }
 

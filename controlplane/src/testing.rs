@@ -35,13 +35,14 @@ use crate::alert::document::{AlertsEntry, AlertsFile};
 use crate::bans::document::{BanKey, BansFile};
 use crate::clients::ClientsFile;
 use crate::control_loop::Control;
+use crate::faults::Faults;
 use crate::files::{StartState, StateFiles};
 use crate::lookup::document::LookupsFile;
 use crate::lookup::{LookupFiles, Lookups};
 use crate::rules::LiveRules;
 use crate::state::document::{Document, Row};
 use crate::state::journal::TestJournal;
-use crate::state::{Change, Job, StateThread, TestFile, WriteFault};
+use crate::state::{Change, Job, StateThread, TestFile};
 use crate::watching::FileThread;
 use crate::wiring::{About, ControlError, ControlHandle, Feeds, Wiring};
 
@@ -279,19 +280,18 @@ pub(crate) struct TestDisk {
 }
 
 impl TestDisk {
-    fn new() -> (Self, StateFiles, Sender<WriteFault>) {
+    fn new() -> (Self, StateFiles) {
         let (bans, bans_file) = TestFile::pair();
         let (clients, clients_file) = TestFile::pair();
         let (lookups, lookups_file) = TestFile::pair();
         let (alerts, alerts_file) = TestFile::pair();
         let (journal, journal_file) = TestJournal::pair();
-        let (thread, faults) = StateThread::without_disk();
         let files = StateFiles {
             bans: bans_file,
             clients: clients_file,
             lookups: lookups_file,
             alerts: alerts_file,
-            thread,
+            thread: StateThread::without_disk(),
             journal: journal_file,
         };
         let disk = Self {
@@ -301,7 +301,7 @@ impl TestDisk {
             alerts,
             journal,
         };
-        (disk, files, faults)
+        (disk, files)
     }
 
     /// Every document that waits is written, or is not.
@@ -366,7 +366,7 @@ pub(crate) struct Rig {
     pub(crate) spared: Arc<Spared>,
     pub(crate) breaks: Sender<LimitExceeded>,
     pub(crate) disk: TestDisk,
-    pub(crate) faults: Sender<WriteFault>,
+    pub(crate) faults: Faults,
     pub(crate) finished: Sender<Vec<Finished>>,
     pub(crate) origins: Arc<Mutex<OriginCounts>>,
     /// Alert lines, as the log would get them.
@@ -391,7 +391,8 @@ impl Rig {
         let snapshots = Arc::new(ArcSwap::from_pointee(Snapshot::default()));
         let table = Arc::new(Table::new(Arc::clone(&snapshots), clock.clone()));
         let (breaks, broken) = unbounded();
-        let (disk, files, faults) = TestDisk::new();
+        let (disk, files) = TestDisk::new();
+        let faults = Faults::default();
         let (finished, ended) = unbounded();
         let (lines, written) = unbounded();
         let origins = Arc::new(Mutex::new(OriginCounts::default()));
@@ -424,6 +425,7 @@ impl Rig {
             breaks: broken,
             explain: nothing_to_explain(),
             totals: Arc::new(Totals::default),
+            faults: faults.clone(),
             files,
             start,
             lookups,

@@ -29,6 +29,7 @@ use crate::certificates::{Certificates, Watched};
 use crate::control_loop::{Control, Stop};
 use crate::crawlers::falls::Falls;
 use crate::events::Events;
+use crate::faults::Faults;
 use crate::feeds::handle::FeedsHandle;
 use crate::files::{Files, StartState, StateFiles};
 use crate::fleet::{AtStart, Fleet, Ready};
@@ -65,6 +66,8 @@ pub struct Wiring {
     pub explain: Explain,
     /// Folds the data plane's counters.
     pub totals: Arc<dyn Fn() -> Totals + Send + Sync>,
+    /// Where other threads tell what is wrong.
+    pub faults: Faults,
     /// The state files.
     pub files: StateFiles,
     /// What they held.
@@ -195,6 +198,7 @@ impl Control {
             breaks,
             explain,
             totals,
+            faults,
             files,
             start,
             lookups,
@@ -290,6 +294,7 @@ impl Control {
             lookups,
             rules: live_rules,
             falls: Falls::default(),
+            faults,
             files: Files::new(files, start.journal, &settings, now),
             table,
             requests: Requests::new(requests, answers),

@@ -21,6 +21,7 @@ use weir_shared::units::Time;
 use crate::anomaly::cooldown::Summary;
 use crate::anomaly::{Measure, Over, Scope};
 use crate::bans::document::BansFile;
+use crate::faults::{FaultOf, PartFault};
 use crate::line_limit::LineLimit;
 use crate::state::document::Document as _;
 
@@ -259,30 +260,22 @@ impl Alerts {
         });
     }
 
-    /// A replacement of a file cannot be used; the old content stays in use.
-    pub(crate) fn file_error(&mut self, file: &str, error: &str, now_ms: u64) {
-        self.raise(AlertKind::FileError, now_ms, || error_members(file, error));
-    }
-
-    /// A version of a feed is not taken; the one before stays (FEED-5).
-    pub(crate) fn feed_error(&mut self, feed: &str, error: &str, now_ms: u64) {
-        self.raise(AlertKind::FeedError, now_ms, || {
-            let mut members = Map::new();
-            members.insert("feed".to_owned(), json!(feed));
-            members.insert("error".to_owned(), json!(error));
-            members
+    /// A part cannot read, write or take something.
+    pub(crate) fn fault(&mut self, fault: &PartFault, now_ms: u64) {
+        let (kind, member) = match fault.about {
+            FaultOf::File => (AlertKind::FileError, "file"),
+            FaultOf::State => (AlertKind::StateError, "file"),
+            FaultOf::Feed => (AlertKind::FeedError, "feed"),
+        };
+        self.raise(kind, now_ms, || {
+            error_members(member, &fault.of, &fault.error)
         });
-    }
-
-    /// A state file cannot be written (STATE-7).
-    pub(crate) fn state_error(&mut self, file: &str, error: &str, now_ms: u64) {
-        self.raise(AlertKind::StateError, now_ms, || error_members(file, error));
     }
 
     /// An edit of bans.json has an entry that an administrator's request would need force for.
     pub(crate) fn edit(&mut self, ban: &Ban, why: &str, now_ms: u64) {
         self.raise(AlertKind::Edit, now_ms, || {
-            let mut members = error_members(BansFile::FILE, why);
+            let mut members = error_members("file", BansFile::FILE, why);
             members.insert("netblock".to_owned(), json!(ban.netblock));
             members
         });
@@ -434,9 +427,9 @@ pub(crate) fn held_back(held: &[u64; 4]) -> Value {
     )
 }
 
-fn error_members(file: &str, error: &str) -> Map<String, Value> {
+fn error_members(member: &str, of: &str, error: &str) -> Map<String, Value> {
     let mut members = Map::new();
-    members.insert("file".to_owned(), json!(file));
+    members.insert(member.to_owned(), json!(of));
     members.insert("error".to_owned(), json!(error));
     members
 }
@@ -499,9 +492,12 @@ mod tests {
         }))
         .unwrap();
         alerts.ban(&ban, NOW);
-        alerts.file_error("/db.mmdb", "it is cut off", NOW);
-        alerts.feed_error("drop", "it has no entry", NOW);
-        alerts.state_error("bans.json", "No space left on device", NOW);
+        alerts.fault(&PartFault::file("/db.mmdb", "it is cut off"), NOW);
+        alerts.fault(&PartFault::feed("drop", "it has no entry"), NOW);
+        alerts.fault(
+            &PartFault::state("bans.json", "No space left on device"),
+            NOW,
+        );
         alerts.edit(&ban, "it covers everyone", NOW);
         alerts.certificate("a.test", Time(NOW), NOW);
         let rule = Rule::new(RuleKind::Limit, "search".to_owned());
@@ -561,7 +557,7 @@ mod tests {
         for number in 0..100_000 {
             alerts.anomaly(&over(Scope::Asn(number)), NOW + u64::from(number) / 2);
         }
-        alerts.state_error("bans.json", "full", NOW + 50_001);
+        alerts.fault(&PartFault::state("bans.json", "full"), NOW + 50_001);
         assert_eq!(lines(&written).len(), 61);
         assert_eq!(alerts.raised(), [100_000, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
         alerts.turn(NOW + MINUTE - 1);
@@ -588,7 +584,7 @@ mod tests {
     fn each_alert_has_a_name_of_its_own() {
         let (mut alerts, _written) = alerts();
         for at in [NOW, NOW, NOW - 500, NOW + 1000] {
-            alerts.state_error("bans.json", "full", at);
+            alerts.fault(&PartFault::state("bans.json", "full"), at);
         }
         let times: Vec<u64> = alerts.recent().map(|alert| alert.time.0 - NOW).collect();
         assert_eq!(times, [0, 1, 2, 1000]);
@@ -601,7 +597,7 @@ mod tests {
         const YEAR: u64 = 365 * 24 * 60 * MINUTE;
         let (mut alerts, _written) = alerts();
         for (file, at) in [("a", NOW), ("b", NOW + YEAR), ("c", NOW + YEAR)] {
-            alerts.state_error(file, "full", at);
+            alerts.fault(&PartFault::state(file, "full"), at);
         }
         let kept = |alerts: &Alerts| -> Vec<(Value, u64)> {
             let recent = alerts.recent();
@@ -611,7 +607,7 @@ mod tests {
         alerts.turn(NOW + YEAR);
         assert_eq!(kept(&alerts)[2], (json!("c"), YEAR + 1));
         alerts.turn(NOW + 10);
-        alerts.state_error("d", "full", NOW + 20);
+        alerts.fault(&PartFault::state("d", "full"), NOW + 20);
         let expected = [("a", 0), ("b", 10), ("c", 11), ("d", 20)];
         assert_eq!(kept(&alerts), expected.map(|(file, at)| (json!(file), at)));
     }
@@ -621,8 +617,8 @@ mod tests {
     fn a_full_channel_is_counted() {
         let (lines, _written) = crossbeam_channel::bounded(1);
         let mut alerts = Alerts::new(lines);
-        alerts.state_error("bans.json", "full", NOW);
-        alerts.state_error("bans.json", "full", NOW);
+        alerts.fault(&PartFault::state("bans.json", "full"), NOW);
+        alerts.fault(&PartFault::state("bans.json", "full"), NOW);
         assert_eq!((alerts.lines_dropped(), alerts.raised()[5]), (1, 2));
     }
 

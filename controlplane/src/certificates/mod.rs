@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
-use crossbeam_channel::{Receiver, Sender, bounded};
 use rustls::ServerConfig;
 use rustls::server::ProducesTickets;
 use rustls::version::{TLS12, TLS13};
@@ -24,12 +23,10 @@ use self::chain::Chain;
 pub use self::chain::{CertificateError, Validity};
 use self::choice::Choice;
 use crate::alert::Alerts;
-use crate::lookup::FileFault;
+use crate::faults::PartFault;
 use crate::watching::file::{FileWatch, Stamps, stamps};
 use crate::watching::{FileThread, Subject};
 
-/// Faults that may wait for the control loop; the newest of more are dropped, as the older say.
-const MAX_FAULTS: usize = 16;
 /// An alert is raised a third of its life before a certificate ends, at most so long before, and
 /// again each day.
 const WARN_BEFORE_MS: u64 = 14 * DAY_MS;
@@ -69,8 +66,6 @@ pub struct Certificates {
     /// Whether TLS is spoken somewhere.
     are_needed: bool,
     looks: FileThread,
-    faults: Sender<FileFault>,
-    told: Receiver<FileFault>,
 }
 
 impl Certificates {
@@ -87,7 +82,6 @@ impl Certificates {
         let files: Files = pairs(edge).into();
         let tickets = provider::ticketer().map_err(|error| error.to_string())?;
         let empty = config(Vec::new(), &tickets).map_err(|error| error.to_string())?;
-        let (faults, told) = bounded(MAX_FAULTS);
         let none = Files::from([]);
         let this = Arc::new(Self {
             validities: ArcSwap::default(),
@@ -100,8 +94,6 @@ impl Certificates {
             }),
             are_needed,
             looks: looks.clone(),
-            faults,
-            told,
         });
         let judged = this.judge_all(files)?;
         this.take_all(judged);
@@ -212,10 +204,7 @@ impl Certificates {
             }
             Err(error) => {
                 tracing::warn!("{error}; what was read before stays in use");
-                let file = error.file.clone();
-                let error = error.to_string();
-                // Full of faults that nobody took yet: one more says no more.
-                let _ = self.faults.try_send(FileFault { file, error });
+                (self.looks.faults()).tell(PartFault::file(&error.file, &error));
             }
         }
     }
@@ -295,14 +284,11 @@ impl Watched {
         validities.map_or_else(Vec::new, |validities| validities.to_vec())
     }
 
-    /// Raises alerts: of files that cannot be read again, of certificates that end soon.
+    /// Raises alerts of certificates that end soon.
     pub(crate) fn turn(&mut self, alerts: &mut Alerts, now_ms: u64) {
         let Some(certificates) = self.certificates.clone() else {
             return;
         };
-        for FileFault { file, error } in certificates.told.try_iter() {
-            alerts.file_error(&file, &error, now_ms);
-        }
         for validity in self.due(&certificates.validities.load(), now_ms) {
             let (name, expires) = (&validity.name, Time(validity.ends_ms));
             tracing::warn!(name = %name, expires = %expires, "a certificate ends soon");

@@ -14,10 +14,10 @@ use super::*;
 use crate::admin::requests::{MAX_LISTED_A_TURN, MAX_LISTINGS};
 use crate::alert::document::{AlertsEntry, AlertsKey};
 use crate::bans::MAX_BATCH;
+use crate::faults::PartFault;
 use crate::files::{JournalStart, KnownFiles, MAX_WAITING, StartState, StateFiles};
 use crate::lookup::{LookupFiles, LookupRow};
 use crate::rules::LiveRules;
-use crate::state::journal::Lost;
 use crate::state::{Change, StateLock};
 use crate::testing::{
     NOW, Rig, Touch, body, broken, next_saved, put, put_ban, request, row, settings, settings_with,
@@ -439,7 +439,7 @@ fn an_admin_ban_costs_a_line() {
 }
 
 /// STATE-10, STATE-7: an answer whose line was lost waits for the document instead, which is sent
-/// at once; where that fails too, the answer says so. The fault of the journal is an alert.
+/// at once; where that fails too, the answer says so.
 #[test]
 fn a_lost_line_is_a_document() {
     for is_written in [true, false] {
@@ -447,7 +447,7 @@ fn a_lost_line_is_a_document() {
         let answer = rig.hand(request("POST", "/_waf/bans", ORDER));
         rig.turn();
         rig.alerts();
-        rig.disk.journal.lose(Lost::Failed("EIO".to_owned()));
+        rig.disk.journal.lose();
         drop(rig.disk.journal.take());
         rig.turn();
         assert!(answer.is_empty());
@@ -470,9 +470,6 @@ fn a_lost_line_is_a_document() {
             let told = body(&answer.try_recv().unwrap());
             assert_eq!(told.get("persisted").is_none(), is_written);
         }
-        let alerts = rig.alerts();
-        let told = alerts.iter().find(|alert| alert["kind"] == "state_error");
-        assert_eq!(told.unwrap()["file"], "bans.journal");
         rig.hand(request("DELETE", "/_waf/bans/203.0.113.7", ""));
         rig.turn();
         assert_eq!(rig.disk.journal.take().len(), usize::from(is_written));
@@ -817,6 +814,7 @@ fn the_loop_and_the_files_agree_about_bans_json() {
         counts: None,
         breaks,
         totals: Arc::new(Totals::default),
+        faults: looks.faults().clone(),
         files,
         start,
         lookups,
@@ -1161,12 +1159,8 @@ fn an_administrator_who_would_ban_himself_is_asked_for_force() {
 #[test]
 fn a_failing_write_is_an_alert() {
     let mut rig = Rig::new(settings());
-    rig.faults
-        .send(WriteFault {
-            file: "bans.json",
-            error: "No space left on device".to_owned(),
-        })
-        .unwrap();
+    let fault = PartFault::state("bans.json", "No space left on device");
+    rig.faults.tell(fault);
     rig.turn();
     let alerts = rig.alerts();
     assert_eq!(kinds(&alerts), ["state_error"]);

@@ -130,7 +130,7 @@ impl StateFiles {
         let (clients, read_clients, second) = clients.split();
         let (lookups, read_lookups, third) = lookups.split();
         let (alerts, read_alerts, fourth) = alerts.split();
-        let Opened { journal, found } = dir.journal(read_bans.journal)?;
+        let Opened { journal, found } = dir.journal(read_bans.journal, looks.faults())?;
         let is_edited = read_bans.edit.is_some();
         let (mut edited, mut removed) = (Vec::new(), Vec::new());
         for change in read_bans.edit.as_deref().unwrap_or_default() {

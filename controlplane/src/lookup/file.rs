@@ -13,17 +13,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use ahash::RandomState;
 use arc_swap::ArcSwap;
-use crossbeam_channel::{Receiver, Sender, bounded};
 use maxminddb::MaxMindDbError;
 use weir_shared::clock::Clock;
 use weir_shared::lookup::Lookup;
 
 use super::answer;
 use super::database::{Database, FileError, Record};
+use crate::faults::{Faults, PartFault};
 use crate::memory;
 
-/// Replacements that may wait to be told: one every few seconds at most.
-const FAULTS: usize = 16;
 /// Answers that are kept, about as many as there are clients: so many groups of so many.
 const GROUPS: usize = 1 << 12;
 const GROUP: usize = 4;
@@ -38,20 +36,9 @@ pub(super) struct Databases {
     pub(super) read_ms: AtomicU64,
     /// Replacements that could not be used.
     pub(super) errors: AtomicU64,
-    /// The same, one by one, until they are told.
-    faults: (Sender<FileFault>, Receiver<FileFault>),
     /// Looking up panics, as a bug would.
     #[cfg(test)]
     pub(super) panics: std::sync::atomic::AtomicBool,
-}
-
-/// A replacement that could not be used, for its alert.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct FileFault {
-    /// Its path.
-    pub(crate) file: String,
-    /// The whole sentence.
-    pub(crate) error: String,
 }
 
 /// The files as they were read together, and what was made of their records: both are replaced as
@@ -88,15 +75,9 @@ impl Databases {
             current: ArcSwap::from_pointee(databases),
             read_ms: AtomicU64::new(clock.now().wall_ms),
             errors: AtomicU64::new(0),
-            faults: bounded(FAULTS),
             #[cfg(test)]
             panics: Default::default(),
         })
-    }
-
-    /// Replacements that could not be used since this was last asked.
-    pub(super) fn faults(&self) -> impl Iterator<Item = FileFault> {
-        self.faults.1.try_iter()
     }
 
     /// What the files know of an address; of several files the first that knows a country, and the
@@ -133,8 +114,8 @@ impl Databases {
         tracing::info!("the lookup databases were read again");
     }
 
-    /// Reads the files anew. A failure leaves what is in use.
-    pub(super) fn replace(&self, clock: &Clock) -> bool {
+    /// Reads the files anew. A failure leaves what is in use, and is told.
+    pub(super) fn replace(&self, clock: &Clock, faults: &Faults) -> bool {
         match self.read() {
             Ok(new) => {
                 self.put(new, clock);
@@ -142,11 +123,7 @@ impl Databases {
             }
             Err(error) => {
                 self.errors.fetch_add(1, Ordering::Relaxed);
-                // Full: so many wait to be told already.
-                let _ = self.faults.0.try_send(FileFault {
-                    file: error.path().to_owned(),
-                    error: error.to_string(),
-                });
+                faults.tell(PartFault::file(error.path(), &error));
                 tracing::error!(
                     kind = "file_error",
                     "{error}; what was read before stays in use"

@@ -37,7 +37,6 @@ pub use database::FileError;
 #[cfg(fuzzing)]
 pub use database::read_database;
 pub use error::LookupError;
-pub(crate) use file::FileFault;
 pub(crate) use outcome::Outcome;
 
 use document::LookupsFile;
@@ -134,9 +133,9 @@ impl Lookups {
             (Some((databases, known)), _) => {
                 let databases = Arc::new(databases);
                 let (replaced, table) = (Arc::clone(&databases), Arc::clone(table));
-                let clock = clock.clone();
+                let (clock, faults) = (clock.clone(), looks.faults().clone());
                 let watch = FileWatch::new(known, move || {
-                    if replaced.replace(&clock) {
+                    if replaced.replace(&clock, &faults) {
                         renew(&replaced, &*table);
                     }
                 });
@@ -191,17 +190,6 @@ impl Lookups {
                 })
             }
         })
-    }
-
-    /// Replacements of a database file that could not be used, since this was last asked.
-    pub(crate) fn file_faults(&self) -> impl Iterator<Item = FileFault> {
-        let databases = match &self.source {
-            Source::File(databases, _) => Some(databases),
-            Source::Off(_) | Source::Service(_) => None,
-        };
-        databases
-            .into_iter()
-            .flat_map(|databases| databases.faults())
     }
 
     /// The function that the data plane asks. A panic in it is a bug of ours, or of the reader of

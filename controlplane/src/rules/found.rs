@@ -6,33 +6,16 @@ use weir_shared::rules::RuleSet;
 
 use super::listed::SharedLists;
 
-/// What the thread found.
-pub(crate) enum Found {
-    /// These rules hold.
-    Taken {
-        /// All of them.
-        rules: Arc<RuleSet>,
-        /// lists.json.
-        lists: Arc<SharedLists>,
-        /// A number for rules.json.
-        digest: u64,
-        /// For an edit, and not because an entry has ended.
-        is_edit: bool,
-        /// To be called once they hold, where somebody waits for that.
-        told: Option<Box<dyn FnOnce() + Send>>,
-    },
-    /// A version of a feed is not taken (FEED-5).
-    FeedError {
-        /// The feed's name.
-        feed: String,
-        /// The whole sentence.
-        error: String,
-    },
-    /// An edit, or a list, that does not fit: the last good one stays.
-    Fault {
-        /// Its path.
-        file: String,
-        /// The whole sentence.
-        error: String,
-    },
+/// Rules that the thread has read: they hold.
+pub(crate) struct Found {
+    /// All of them.
+    pub(crate) rules: Arc<RuleSet>,
+    /// lists.json.
+    pub(crate) lists: Arc<SharedLists>,
+    /// A number for rules.json.
+    pub(crate) digest: u64,
+    /// For an edit, and not because an entry has ended.
+    pub(crate) is_edit: bool,
+    /// To be called once they hold, where somebody waits for that.
+    pub(crate) told: Option<Box<dyn FnOnce() + Send>>,
 }

@@ -8,6 +8,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Select, Sender, bounded, never};
@@ -41,8 +42,9 @@ pub(crate) use list_file::FILE;
 pub(crate) use listed::Expected;
 pub(crate) use listed::{Entries, FileChange, SharedLists, too_much};
 pub(crate) use watch::Told as OnChanged;
-use watch::{WatchCommand, Watching};
+use watch::{Bad, WatchCommand, Watching};
 
+use crate::faults::{Faults, PartFault};
 use crate::feeds::handle::FeedsHandle;
 use crate::feeds::said::Outlets;
 use crate::watching::{FileThread, Subject};
@@ -95,7 +97,7 @@ pub struct LiveRules {
     orders: RulesOrders,
     feeds: FeedsHandle,
     edits_taken: u64,
-    edits_bad: u64,
+    bad: Bad,
 }
 
 impl Default for LiveRules {
@@ -109,7 +111,7 @@ impl Default for LiveRules {
             orders: RulesOrders::default(),
             feeds: FeedsHandle::default(),
             edits_taken: 0,
-            edits_bad: 0,
+            bad: Bad::default(),
         }
     }
 }
@@ -150,8 +152,8 @@ impl RulesOrders {
     }
 
     /// Where the thread of the feeds brings its versions, and its faults.
-    fn outlets(&self, found: Sender<Found>) -> Outlets {
-        let rules = self.clone();
+    fn outlets(&self, faults: &Faults) -> Outlets {
+        let (rules, faults) = (self.clone(), faults.clone());
         Outlets {
             offer: Box::new(move |offered| {
                 let late = |_| "the thread that looks at files does not answer".to_owned();
@@ -166,11 +168,7 @@ impl RulesOrders {
                 let taken = taken.recv_timeout(PATIENCE).map_err(drop);
                 taken.map_err(late)?
             }),
-            alert: Box::new(move |feed, error| {
-                let (feed, error) = (feed.to_owned(), error.to_owned());
-                // A loop that stands still, or has ended, raises no alerts; the log has it.
-                let _ = found.send_timeout(Found::FeedError { feed, error }, PATIENCE);
-            }),
+            alert: Box::new(move |feed, error| faults.tell(PartFault::feed(feed, error))),
         }
     }
 
@@ -355,21 +353,29 @@ impl LiveRules {
         let current = Arc::clone(&read.rules);
         let (lists, digest) = read.listed();
         read.log(&path);
-        let faults: Vec<Found> = watch::bad_lists(&read).collect();
-        let (found_out, found) = bounded(WAITING.max(faults.len()));
-        for fault in faults {
-            // It has room for all of them.
-            let _ = found_out.try_send(fault);
-        }
+        let bad = Bad {
+            faults: looks.faults().clone(),
+            count: Arc::default(),
+        };
+        bad.tell_lists(&read);
+        let (found_out, found) = bounded(WAITING);
         let (orders, ordered) = bounded(ORDERS);
         let orders = RulesOrders {
             orders: Some((orders, looks.clone())),
             path: path.clone(),
         };
-        let outlets = orders.outlets(found_out.clone());
+        let outlets = orders.outlets(&bad.faults);
         let feeds = FeedsHandle::new(settings, clock.clone(), outlets);
         let channels = (found_out, ordered);
-        let watching = Watching::new(compiler, path, stamps, read, feeds.clone(), channels);
+        let watching = Watching::new(
+            compiler,
+            path,
+            stamps,
+            read,
+            feeds.clone(),
+            bad.clone(),
+            channels,
+        );
         looks.watch(Subject::Rules, watching);
         Ok(Self {
             current,
@@ -379,7 +385,7 @@ impl LiveRules {
             orders,
             feeds,
             edits_taken: 0,
-            edits_bad: 0,
+            bad,
         })
     }
 
@@ -434,29 +440,17 @@ impl LiveRules {
                 return None;
             }
         };
-        match &found {
-            Found::Taken {
-                rules,
-                lists,
-                digest,
-                is_edit,
-                ..
-            } => {
-                self.current = Arc::clone(rules);
-                self.lists = Arc::clone(lists);
-                self.digest = *digest;
-                self.edits_taken += u64::from(*is_edit);
-            }
-            Found::FeedError { .. } => {}
-            Found::Fault { .. } => self.edits_bad += 1,
-        }
+        self.current = Arc::clone(&found.rules);
+        self.lists = Arc::clone(&found.lists);
+        self.digest = found.digest;
+        self.edits_taken += u64::from(found.is_edit);
         Some(found)
     }
 
     pub(crate) fn facts(&self) -> RulesFacts {
         RulesFacts {
             edits_taken: self.edits_taken,
-            edits_bad: self.edits_bad,
+            edits_bad: self.bad.count.load(Ordering::Relaxed),
             rules: self.current.rules().cloned().collect(),
             crawlers: self.current.crawlers().cloned().collect(),
         }

@@ -4,6 +4,7 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
@@ -14,6 +15,7 @@ use super::entry::{Change, Changed, NotChanged};
 use super::found::Found;
 use super::list_file;
 use super::listed::FileChange;
+use crate::faults::{Faults, PartFault};
 use crate::feeds::handle::FeedsHandle;
 use crate::feeds::kept::Offered;
 use crate::memory;
@@ -77,12 +79,24 @@ fn read_files(
 /// Called once with what became of a change.
 pub(crate) type Told = Box<dyn FnOnce(Result<Changed, NotChanged>) + Send>;
 
-/// What is told of lists that cannot be used (RULE-10).
-pub(super) fn bad_lists(held: &Compiled) -> impl Iterator<Item = Found> {
-    held.bad_lists().iter().map(|bad| Found::Fault {
-        file: bad.path.display().to_string(),
-        error: bad.error.clone(),
-    })
+/// Where edits that are not taken are told and counted, and lists that cannot be used (RULE-10).
+#[derive(Clone, Default)]
+pub(super) struct Bad {
+    pub(super) faults: Faults,
+    pub(super) count: Arc<AtomicU64>,
+}
+
+impl Bad {
+    fn tell(&self, path: &Path, error: &str) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        self.faults.tell(PartFault::file(&path.display(), error));
+    }
+
+    pub(super) fn tell_lists(&self, held: &Compiled) {
+        for bad in held.bad_lists() {
+            self.tell(&bad.path, &bad.error);
+        }
+    }
 }
 
 /// A step of a reload, or a change.
@@ -116,6 +130,7 @@ pub(super) struct Watching {
     to_be_kept: bool,
     /// Who fetches.
     feeds: FeedsHandle,
+    bad: Bad,
     found: Sender<Found>,
     orders: Receiver<WatchCommand>,
 }
@@ -127,6 +142,7 @@ impl Watching {
         known: Stamps,
         held: Compiled,
         feeds: FeedsHandle,
+        bad: Bad,
         (found, orders): (Sender<Found>, Receiver<WatchCommand>),
     ) -> Self {
         feeds.want(held.feeds(&path));
@@ -140,6 +156,7 @@ impl Watching {
             in_vain: None,
             read: None,
             to_be_kept: true,
+            bad,
             found,
             orders,
         }
@@ -237,9 +254,7 @@ impl Watching {
         self.held.log(&self.path);
         self.feeds.want(self.held.feeds(&self.path));
         self.tell_rules(true, told);
-        for fault in bad_lists(&self.held) {
-            self.tell(fault);
-        }
+        self.bad.tell_lists(&self.held);
     }
 
     fn pause(&self, now_ms: u64) -> Duration {
@@ -313,9 +328,8 @@ impl Watching {
                     pointer = fault.pointer,
                     "the edit of the rules is not taken: {fault}; what was held stays in force"
                 );
-                let file = self.path.display().to_string();
-                let error = format!("{file}: {fault}");
-                self.tell(Found::Fault { file, error });
+                let error = format!("{}: {fault}", self.path.display());
+                self.bad.tell(&self.path, &error);
             }
             // Somebody may still be writing.
             Err(_) => self.in_vain = Some(current.clone()),
@@ -327,18 +341,14 @@ impl Watching {
         memory::freed(entries.max(std::mem::replace(&mut self.told, entries)));
         let rules = Arc::clone(&self.held.rules);
         let (lists, digest) = self.held.listed();
-        self.tell(Found::Taken {
+        // Waits for room; without a control loop the process is about to end.
+        let _ = self.found.send(Found {
             rules,
             lists,
             digest,
             is_edit,
             told,
         });
-    }
-
-    /// Waits for room; without a control loop the process is about to end.
-    fn tell(&self, found: Found) {
-        let _ = self.found.send(found);
     }
 }
 

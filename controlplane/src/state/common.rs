@@ -2,26 +2,18 @@
 
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::Sender;
 use weir_shared::clock::Clock;
 
-use super::file::WriteFault;
 use super::store::Store;
+use crate::faults::Faults;
 
 /// What every file needs.
 pub(super) struct Common {
     pub(super) store: Store,
     pub(super) clock: Clock,
-    pub(super) faults: Sender<WriteFault>,
+    pub(super) faults: Faults,
     /// Nobody takes edits any more.
     pub(super) stopping: bool,
-}
-
-impl Common {
-    /// Reports a fault. Where that many wait to be reported already, it is in the log alone.
-    pub(super) fn report(&self, fault: WriteFault) {
-        let _ = self.faults.try_send(fault);
-    }
 }
 
 /// The thread's side of a file, whatever is in it.

@@ -81,15 +81,6 @@ pub(crate) struct Job<D: Document> {
 /// an outcome that never comes.
 pub struct Saved(Option<Box<dyn FnOnce(bool) + Send>>);
 
-/// A state file that could not be written, reported once until it can be again (STATE-7).
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct WriteFault {
-    /// The file's name.
-    pub file: &'static str,
-    /// What the system said.
-    pub error: String,
-}
-
 /// Counts of one file, for `waf_state_writes_total` and `waf_state_edits_total`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FileCounts {

@@ -19,10 +19,12 @@ use serde::de::DeserializeOwned;
 
 use super::error::StateError;
 use super::file::{FileCounts, Saved};
+use crate::faults::{Faults, PartFault};
 
 mod file;
 
-pub(crate) use file::{Found, JOURNAL, Line, Lost, Standing, look, read};
+use file::Lost;
+pub(crate) use file::{Found, JOURNAL, Line, Standing, look, read};
 pub(super) use file::{Tail, forget};
 
 /// Changes that may wait for the disk. More are refused: a document holds them then.
@@ -45,7 +47,9 @@ pub(crate) struct Opened<E, K> {
 
 struct Shared<E, K> {
     queue: Mutex<Queue<E, K>>,
-    lost: Mutex<Option<Lost>>,
+    /// Lines were lost: a document must hold them.
+    has_lost: AtomicBool,
+    faults: Faults,
     /// Bytes of the file.
     bytes: AtomicU64,
     writes_ok: AtomicU64,
@@ -80,10 +84,6 @@ impl<E, K> Shared<E, K> {
         // Nothing can panic while it is held; if it ever does, the queue is still a queue.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    fn lost(&self) -> MutexGuard<'_, Option<Lost>> {
-        self.lost.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl<E: Serialize + Send + 'static, K: Serialize + Send + 'static> Journal<E, K> {
@@ -91,8 +91,8 @@ impl<E: Serialize + Send + 'static, K: Serialize + Send + 'static> Journal<E, K>
     ///
     /// # Errors
     /// [`StateError::Thread`]
-    pub(super) fn start(tail: Tail) -> Result<Self, StateError> {
-        let (mut journal, woken) = Self::without_thread();
+    pub(super) fn start(tail: Tail, faults: Faults) -> Result<Self, StateError> {
+        let (mut journal, woken) = Self::without_thread(faults);
         journal.shared.bytes.store(tail.end(), Ordering::Relaxed);
         let shared = Arc::clone(&journal.shared);
         let run = move || run(&shared, tail, &woken);
@@ -104,11 +104,12 @@ impl<E: Serialize + Send + 'static, K: Serialize + Send + 'static> Journal<E, K>
 }
 
 impl<E, K> Journal<E, K> {
-    fn without_thread() -> (Self, Receiver<()>) {
+    fn without_thread(faults: Faults) -> (Self, Receiver<()>) {
         let (wake, woken) = bounded(1);
         let shared = Arc::new(Shared {
             queue: Mutex::default(),
-            lost: Mutex::default(),
+            has_lost: AtomicBool::new(false),
+            faults,
             bytes: AtomicU64::new(0),
             writes_ok: AtomicU64::new(0),
             writes_error: AtomicU64::new(0),
@@ -159,9 +160,9 @@ impl<E, K> Journal<E, K> {
         self.wake();
     }
 
-    /// Why lines were lost since this was last asked.
-    pub(crate) fn take_lost(&self) -> Option<Lost> {
-        self.shared.lost().take()
+    /// Whether lines were lost since this was last asked.
+    pub(crate) fn take_lost(&self) -> bool {
+        self.shared.has_lost.swap(false, Ordering::Acquire)
     }
 
     /// Bytes of the file.
@@ -226,25 +227,24 @@ fn run<E: Serialize, K: Serialize>(shared: &Shared<E, K>, mut tail: Tail, woken:
 /// Says that lines were lost; what the system said, once an outage.
 fn lose<E, K>(shared: &Shared<E, K>, lost: Lost, is_failing: &mut bool) {
     shared.writes_error.fetch_add(1, Ordering::Relaxed);
-    let told = match lost {
+    match lost {
         Lost::Gone => {
             tracing::warn!(
                 file = JOURNAL,
                 "the journal is not as it was left, or bans.json is gone: bans.json is written, then the journal anew"
             );
-            Lost::Gone
         }
-        Lost::Failed(_) if *is_failing => Lost::Gone,
+        Lost::Failed(_) if *is_failing => {}
         Lost::Failed(error) => {
             tracing::error!(
                 file = JOURNAL,
                 "the journal cannot be written: {error}; bans.json is written instead"
             );
             *is_failing = true;
-            Lost::Failed(error)
+            shared.faults.tell(PartFault::state(JOURNAL, &error));
         }
-    };
-    *shared.lost() = Some(told);
+    }
+    shared.has_lost.store(true, Ordering::Release);
 }
 
 /// Writes what is queued, with one sync.
@@ -295,7 +295,7 @@ pub(crate) struct TestJournal<E, K>(Arc<Shared<E, K>>);
 #[cfg(test)]
 impl<E, K> TestJournal<E, K> {
     pub(crate) fn pair() -> (Self, Journal<E, K>) {
-        let (journal, _) = Journal::without_thread();
+        let (journal, _) = Journal::without_thread(Faults::default());
         (Self(Arc::clone(&journal.shared)), journal)
     }
 
@@ -312,8 +312,8 @@ impl<E, K> TestJournal<E, K> {
     }
 
     /// Lines were lost.
-    pub(crate) fn lose(&self, lost: Lost) {
-        *self.0.lost() = Some(lost);
+    pub(crate) fn lose(&self) {
+        self.0.has_lost.store(true, Ordering::Release);
     }
 
     /// The file has so many bytes.

@@ -10,11 +10,12 @@ use super::disk::DiskFile;
 use super::displaced::Later;
 use super::document::Document;
 use super::fault::Fault;
-use super::file::{Edit, WriteFault, count};
+use super::file::{Edit, count};
 use super::on_disk::{Form, Sight};
 use super::stat::Seen;
 use super::text;
 use super::watch::{POLL, SETTLE, SETTLE_ASIDE, SETTLE_GONE, TICK};
+use crate::faults::PartFault;
 use crate::memory;
 
 /// What a look at the file found.
@@ -104,7 +105,7 @@ impl<D: Document> DiskFile<D> {
             Sight::Bad { seen, settled } => Ok(Observed::Bad { seen, settled }),
             Sight::Gone(still) if still < SETTLE_GONE || full => Ok(Observed::Unsettled),
             Sight::Gone(_) if D::REMOVED_IS_NO_EDIT => {
-                self.put_back(common, removed(D::LIST));
+                self.put_back(common, &removed(D::LIST));
                 Ok(Observed::Same)
             }
             Sight::Gone(_) => {
@@ -113,7 +114,7 @@ impl<D: Document> DiskFile<D> {
             }
             Sight::NoFile(still) if still >= SETTLE_ASIDE || common.stopping => {
                 let aside = common.store.set_aside(D::FILE)?;
-                self.put_back(common, displaced(&aside));
+                self.put_back(common, &displaced(&aside));
                 Ok(Observed::Same)
             }
             Sight::NoFile(_) => Ok(Observed::Unsettled),
@@ -134,12 +135,11 @@ impl<D: Document> DiskFile<D> {
     }
 
     /// The file is gone, and takes nothing with it (STATE-11): it is to be written again.
-    fn put_back(&mut self, common: &Common, error: String) {
+    fn put_back(&mut self, common: &Common, error: &str) {
         self.on_disk.lose();
         self.pending.write_again(&self.agreed);
-        let file = D::FILE;
-        tracing::error!(file, "the state file: {error}");
-        common.report(WriteFault { file, error });
+        tracing::error!(file = D::FILE, "the state file: {error}");
+        common.faults.tell(PartFault::state(D::FILE, error));
     }
 
     /// What the file as it was just read is: ours, an edit, or nothing that fits.

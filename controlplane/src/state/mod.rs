@@ -48,8 +48,8 @@ mod write;
 
 pub(crate) use diff::Change;
 pub use error::StateError;
+pub use file::FileCounts;
 pub(crate) use file::{Edit, Failure, Saved, Stand, StateFile};
-pub use file::{FileCounts, WriteFault};
 #[cfg(test)]
 pub(crate) use file::{Job, TestFile};
 pub(crate) use journal::Standing;
@@ -65,10 +65,9 @@ use known::Known;
 use store::Store;
 use watch::{Directory, POLL, TICK};
 
+use crate::faults::Faults;
 use crate::watching::{FileThread, Subject};
 
-/// Failing writes that wait to be reported: a few files, each reported once an outage.
-const FAULTS: usize = 16;
 /// At a stop, how long a half-saved edit may hold the last write up.
 const STOP_WAIT: Duration = Duration::from_secs(3);
 
@@ -100,7 +99,6 @@ pub(crate) struct Registered(Box<dyn AnyFile>);
 /// The thread. Dropping it writes what is queued and waits for it; a write that fails then is not
 /// tried again.
 pub(crate) struct StateThread {
-    faults: Receiver<WriteFault>,
     stop: Arc<AtomicBool>,
     wake: Sender<()>,
     holds: Sender<Hold>,
@@ -156,6 +154,7 @@ impl StateDir {
     pub(crate) fn journal<E, K>(
         &self,
         standing: Standing,
+        faults: &Faults,
     ) -> Result<journal::Opened<E, K>, StateError>
     where
         E: Serialize + DeserializeOwned + Send + 'static,
@@ -168,7 +167,7 @@ impl StateDir {
             #[cfg(test)]
             Arc::clone(&self.store.faults),
         );
-        let journal = Journal::start(tail)?;
+        let journal = Journal::start(tail, faults.clone())?;
         Ok(journal::Opened { journal, found })
     }
 
@@ -184,7 +183,6 @@ impl StateDir {
     ) -> Result<StateThread, StateError> {
         let directory = Directory::new(&self.store.path(""), self.wake.clone());
         looks.watch(Subject::State, directory);
-        let (faults_out, faults) = bounded(FAULTS);
         let stop = Arc::new(AtomicBool::new(false));
         // One that was given up may still be in it when the next comes: the disk is slow then.
         let (holds, held) = unbounded();
@@ -196,7 +194,7 @@ impl StateDir {
             common: Common {
                 store: self.store,
                 clock: self.clock,
-                faults: faults_out,
+                faults: looks.faults().clone(),
                 stopping: false,
             },
             stop: Arc::clone(&stop),
@@ -206,7 +204,6 @@ impl StateDir {
         let thread = weir_shared::threads::spawn("weir-state", move || thread.run())
             .map_err(StateError::Thread)?;
         Ok(StateThread {
-            faults,
             stop,
             wake: self.wake,
             holds,
@@ -224,11 +221,6 @@ impl<D: Document> Opened<D> {
 }
 
 impl StateThread {
-    /// Writes that failed, one a file and outage. What is not taken is logged all the same.
-    pub(crate) fn faults(&self) -> &Receiver<WriteFault> {
-        &self.faults
-    }
-
     /// Has the thread touch no file from the moment on in which the lock comes back, until
     /// [`StateThread::resume`]. What is queued then waits. If this is dropped instead, the thread
     /// ends and has touched nothing.
@@ -251,17 +243,14 @@ impl StateThread {
 
     /// A thread that is none: the test plays it.
     #[cfg(test)]
-    pub(crate) fn without_disk() -> (Self, Sender<WriteFault>) {
-        let (faults_out, faults) = crossbeam_channel::unbounded();
-        let thread = Self {
-            faults,
+    pub(crate) fn without_disk() -> Self {
+        Self {
             stop: Arc::default(),
             wake: bounded(1).0,
             holds: bounded(1).0,
             held: None,
             thread: None,
-        };
-        (thread, faults_out)
+        }
     }
 }
 

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use super::agreed::Agreed;
 use super::common::Common;
 use super::document::Document;
-use super::file::{Job, Saved, Shared, WriteFault, count};
+use super::file::{Job, Saved, Shared, count};
 use super::text;
+use crate::faults::PartFault;
 
 /// Waits between tries of a failing write.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
@@ -128,8 +129,7 @@ impl<D: Document> Pending<D> {
                     file = D::FILE,
                     "the state file cannot be written: {error}; the last good one stays, the write is tried again"
                 );
-                let (file, error) = (D::FILE, error.to_string());
-                common.report(WriteFault { file, error });
+                common.faults.tell(PartFault::state(D::FILE, error));
                 RETRY_FIRST
             }
             // A try made only because somebody waits says nothing about how long the outage will

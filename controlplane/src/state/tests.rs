@@ -20,6 +20,7 @@ use super::*;
 use crate::alert::document::AlertsFile;
 use crate::bans::document::{BanKey, BansFile};
 use crate::clients::ClientsFile;
+use crate::faults::PartFault;
 use crate::lookup::document::LookupsFile;
 use crate::watching::FileThread;
 
@@ -33,7 +34,22 @@ struct Setup {
     lookups: Arc<StateFile<LookupsFile>>,
     alerts: Arc<StateFile<AlertsFile>>,
     thread: StateThread,
+    told: crate::faults::Faults,
     faults: Arc<Faults>,
+}
+
+impl Setup {
+    /// What is told as an alert.
+    fn fault(&self) -> PartFault {
+        let start = Instant::now();
+        loop {
+            if let Some(fault) = self.told.next() {
+                return fault;
+            }
+            assert!(start.elapsed() < DEADLINE, "no fault is told");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
 }
 
 fn setup() -> Setup {
@@ -58,6 +74,7 @@ fn setup_with(looks: &FileThread) -> Setup {
         lookups: Arc::new(lookups),
         alerts: Arc::new(alerts),
         thread: state.start(files, looks).unwrap(),
+        told: looks.faults().clone(),
         faults,
     }
 }
@@ -249,8 +266,8 @@ fn what_is_taken_out_is_removed() {
     // The owner answers with what it holds now.
     assert!(setup.save(&[ban(1), ban(3)], 1));
     fs::remove_file(setup.file()).unwrap();
-    let told = setup.thread.faults().recv_timeout(DEADLINE).unwrap();
-    assert!(told.file == "bans.json" && told.error.starts_with("it was removed"));
+    let told = setup.fault();
+    assert!(told.of == "bans.json" && told.error.starts_with("it was removed"));
     let start = Instant::now();
     while !setup.file().exists() && start.elapsed() < DEADLINE {
         std::thread::sleep(Duration::from_millis(1));
@@ -634,7 +651,7 @@ fn what_a_start_would_refuse_is_not_written() {
     large.reason = "x".repeat(5 << 20);
     assert!(!setup.save(&[ban(1), Arc::new(large)], 0));
     assert_eq!(setup.on_disk(), ["203.0.1.0/24"]);
-    let fault = setup.thread.faults().recv_timeout(DEADLINE).unwrap();
+    let fault = setup.fault();
     assert!(
         fault.error.contains("which the next start refuses"),
         "{fault:?}"
@@ -790,8 +807,8 @@ fn a_panic_is_a_write_that_failed() {
     let setup = setup();
     setup.faults.meanwhile(Step::Write, || panic!("a bug"));
     assert!(!setup.save(&[ban(1)], 0));
-    let fault = setup.thread.faults().recv_timeout(DEADLINE).unwrap();
-    assert_eq!(fault.file, "bans.json");
+    let fault = setup.fault();
+    assert_eq!(fault.of, "bans.json");
     assert!(setup.save(&[ban(1)], 0));
     assert_eq!(setup.on_disk(), ["203.0.1.0/24"]);
 }

@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use weir_shared::clock::Clock;
 
+use crate::faults::Faults;
+
 mod events;
 pub(crate) mod file;
 pub(crate) mod settling;
@@ -49,9 +51,13 @@ pub(crate) enum Subject {
     Databases,
 }
 
-/// The thread, for those who have files looked at. The default is none: nothing is looked at.
+/// The thread, for those who have files looked at and tell what is wrong with them. The default is
+/// none: nothing is looked at.
 #[derive(Clone, Default)]
-pub struct FileThread(Option<Arc<Shared>>);
+pub struct FileThread {
+    shared: Option<Arc<Shared>>,
+    faults: Faults,
+}
 
 struct Shared {
     /// What is to be looked at from now on, in place of what was; none for nothing any more.
@@ -84,7 +90,15 @@ impl FileThread {
             }
         };
         weir_shared::threads::spawn("weir-files", looking)?;
-        Ok(Self(Some(shared)))
+        Ok(Self {
+            shared: Some(shared),
+            faults: Faults::default(),
+        })
+    }
+
+    /// Where faults of files are told, and heard.
+    pub fn faults(&self) -> &Faults {
+        &self.faults
     }
 
     /// Looks at these from now on.
@@ -98,7 +112,7 @@ impl FileThread {
     }
 
     fn order(&self, subject: Subject, watched: Option<Box<dyn Watched>>) {
-        if let Some(shared) = &self.0 {
+        if let Some(shared) = &self.shared {
             shared.orders().insert(subject, watched);
             self.wake();
         }
@@ -106,7 +120,7 @@ impl FileThread {
 
     /// Has the thread look now.
     pub(crate) fn wake(&self) {
-        if let Some(shared) = &self.0 {
+        if let Some(shared) = &self.shared {
             shared.wake();
         }
     }

@@ -188,19 +188,22 @@ fn a_bad_replacement_leaves_what_is_in_use() {
     let (clock, manual) = Clock::manual(1000);
     let databases = Databases::open(std::slice::from_ref(&path), &clock).unwrap();
     manual.advance_ms(500);
+    let faults = Faults::default();
     let numbers = || {
         let read_ms = databases.read_ms.load(Ordering::Relaxed);
         (read_ms, databases.errors.load(Ordering::Relaxed))
     };
     std::fs::write(&path, b"garbage").unwrap();
-    assert!(!databases.replace(&clock));
+    assert!(!databases.replace(&clock, &faults));
     std::fs::remove_file(&path).unwrap();
-    assert!(!databases.replace(&clock));
+    assert!(!databases.replace(&clock, &faults));
     assert_eq!(numbers(), (1000, 2));
+    let mut told = std::iter::from_fn(|| faults.next());
+    assert!(told.all(|fault| fault.of == path.display().to_string()));
     assert_eq!(found(&databases, "81.2.69.7")[0].as_deref(), Some("GB"));
     for (name, country) in [("lite-later.mmdb", "FR"), ("lite-earlier.mmdb", "IT")] {
         std::fs::copy(fixture(name), &path).unwrap();
-        assert!(databases.replace(&clock));
+        assert!(databases.replace(&clock, &faults));
         assert_eq!(found(&databases, "81.2.69.7")[0].as_deref(), Some(country));
     }
     assert_eq!(numbers(), (1500, 2));

@@ -35,6 +35,7 @@ impl Place {
             stamps,
             held,
             FeedsHandle::default(),
+            Bad::default(),
             (found_out, never()),
         );
         let now = Instant::now();
@@ -61,15 +62,13 @@ impl Place {
             self.now += TICK;
             self.now_ms += 25;
         }
-        self.found
-            .try_iter()
-            .map(|found| match found {
-                Found::Taken { rules, .. } => {
-                    format!("{} allowed, {} denied", rules.allow.len(), rules.deny.len())
-                }
-                Found::Fault { error, .. } | Found::FeedError { error, .. } => error,
-            })
-            .collect()
+        let in_short = |Found { rules, .. }: Found| {
+            format!("{} allowed, {} denied", rules.allow.len(), rules.deny.len())
+        };
+        let mut told: Vec<String> = self.found.try_iter().map(in_short).collect();
+        let faults = &self.watching.bad.faults;
+        told.extend(std::iter::from_fn(|| faults.next()).map(|fault| fault.error));
+        told
     }
 }
 

@@ -30,7 +30,8 @@ fn start(dir: &Path, standing: Standing) -> (Text, file::Found<String, u32>, Arc
     fs::write(dir.join("bans.json"), "the document").unwrap();
     let found = read(dir, standing).unwrap();
     let tail = Tail::new(dir, &found, Arc::clone(&faults));
-    (Journal::start(tail).unwrap(), found, faults)
+    let inbox = crate::faults::Faults::default();
+    (Journal::start(tail, inbox).unwrap(), found, faults)
 }
 
 /// Writes a line and waits for its outcome.
@@ -96,11 +97,10 @@ fn a_failure_closes_the_journal_until_a_document_is_written() {
         faults.fail(step, EIO);
         number += 1;
         assert!(!write(&journal, line(number, &["lost"], &[])));
-        let lost = journal.take_lost().unwrap();
-        assert!(
-            matches!(&lost, Lost::Failed(error) if error.contains("os error 5")),
-            "{lost:?}"
-        );
+        assert!(journal.take_lost());
+        let told = journal.shared.faults.next().unwrap();
+        let is_it = told.of == JOURNAL && told.error.contains("os error 5");
+        assert!(is_it, "{told:?}");
         faults.heal();
         assert!(!write(&journal, line(number + 1, &["too early"], &[])));
         assert!(!text(dir.path()).contains("lost") && !text(dir.path()).contains("early"));
@@ -120,7 +120,7 @@ fn a_failure_closes_the_journal_until_a_document_is_written() {
     }
     faults.meanwhile(Step::Append, || panic!("a bug"));
     assert!(!write(&journal, line(number + 1, &["x"], &[])));
-    assert!(matches!(journal.take_lost(), Some(Lost::Failed(_))));
+    assert!(journal.take_lost() && journal.shared.faults.next().is_some());
     let counts = journal.counts();
     assert_eq!((counts.writes_ok, counts.writes_error), (3, 5));
 }
@@ -167,7 +167,7 @@ fn a_disk_that_hangs_is_waited_for_by_a_bounded_number() {
 #[test]
 fn a_file_that_is_not_as_it_was_left_is_not_appended_to() {
     type Disturb = fn(&Path);
-    let ways: [Disturb; 4] = [
+    let ways: [Disturb; 6] = [
         |path| fs::remove_file(path).unwrap(),
         |path| fs::write(path, "{\"number\":1").unwrap(),
         |path| {
@@ -178,6 +178,15 @@ fn a_file_that_is_not_as_it_was_left_is_not_appended_to() {
             fs::remove_file(path).unwrap();
             std::os::unix::fs::symlink("/dev/null", path).unwrap();
         },
+        |path| {
+            fs::remove_file(path).unwrap();
+            fs::create_dir(path).unwrap();
+        },
+        |path| {
+            let document = path.with_file_name("bans.json");
+            fs::remove_file(&document).unwrap();
+            fs::create_dir(document).unwrap();
+        },
     ];
     for (way, disturb) in ways.into_iter().enumerate() {
         let dir = tempfile::tempdir().unwrap();
@@ -185,7 +194,9 @@ fn a_file_that_is_not_as_it_was_left_is_not_appended_to() {
         assert!(write(&journal, line(1, &["a"], &[])));
         disturb(&dir.path().join(JOURNAL));
         assert!(!write(&journal, line(2, &["b"], &[])), "{way}");
-        assert_eq!(journal.take_lost(), Some(Lost::Gone), "{way}");
+        assert!(journal.take_lost(), "{way}");
+        // What is no file is told as an alert, and set aside.
+        assert_eq!(journal.shared.faults.next().is_some(), way == 4, "{way}");
         journal.held(2);
         settle(&journal);
         if way == 3 {
@@ -195,7 +206,16 @@ fn a_file_that_is_not_as_it_was_left_is_not_appended_to() {
             journal.held(3);
             settle(&journal);
         }
+        if way == 5 {
+            // Behind a directory a start would take no line.
+            assert!(!write(&journal, line(3, &["c"], &[])));
+            fs::remove_dir(dir.path().join("bans.json")).unwrap();
+            fs::write(dir.path().join("bans.json"), "the document").unwrap();
+            journal.held(3);
+            settle(&journal);
+        }
         assert!(write(&journal, line(4, &["d"], &[])), "{way}");
+        assert_eq!(dir.path().join("bans.journal.directory").is_dir(), way == 4);
         assert_eq!(
             text(dir.path()),
             "{\"number\":4,\"put\":[\"d\"]}\n",
