@@ -8,6 +8,7 @@ use super::{BadList, Compiled, Compiler, Read};
 use crate::rules::entry::{Change, Changed, Entry, List, NotChanged};
 use crate::rules::list_file::LISTS;
 use crate::rules::listed::{self, FileChange, Held, SharedLists};
+use crate::state::fault::Fault;
 
 impl Compiler {
     /// Whether this change is one of lists.json, and not of rules.json: there goes what is put in
@@ -43,7 +44,9 @@ impl Compiler {
             }
             Ok(None) if before == 0 => return,
             Ok(None) => (false, "is gone (an empty list takes all out)".to_owned()),
-            Err(fault) if fault.line == 0 => (true, format!("cannot be read: {}", fault.message)),
+            Err(Fault {
+                line: 0, message, ..
+            }) => (true, format!("cannot be read: {message}")),
             Err(fault) => (true, format!("has a fault in {fault}")),
         };
         read.listed = Arc::new(SharedLists {
