@@ -307,6 +307,43 @@ fn a_full_ledger_drops_in_order() {
     assert_eq!(weir.metric("waf_bans_dropped_total"), Some(5.0));
 }
 
+/// BAN-5, STATE-5: an edit with more bans that may not be dropped than fit is not taken, and none of
+/// them is lost: the next write sets the file aside. With room it is taken.
+#[test]
+fn an_edit_that_does_not_fit_is_set_aside_whole() {
+    let application = Application::ok();
+    let settings = [ONE_PER_HOUR, ("WAF_MAX_BANS", "3")];
+    let weir = Weir::start(&application, &settings);
+    weir.break_limit("203.0.113.7");
+    let path = weir.state_path("bans.json");
+    wait_until("the ban is in the file", || {
+        std::fs::read_to_string(&path).is_ok_and(|text| text.contains("203.0.113.0/24"))
+    });
+    let with = |count: u8| {
+        let mut bans = weir.bans();
+        let number =
+            |number| json!({"netblock": format!("10.{number}.0.0/24"), "ban_expires": "permanent"});
+        bans.extend((0..count).map(number));
+        json!({"version": 1, "bans": bans}).to_string()
+    };
+    std::fs::write(&path, with(4)).expect("writes");
+    weir.wait_for_process_log(&["the edit is not taken", "WAF_MAX_BANS is 3"]);
+    let held = |netblock: &str| weir.bans().iter().any(|ban| ban["netblock"] == netblock);
+    assert!(!held("10.0.0.0/24") && held("203.0.113.0/24"));
+    weir.ban("netblock", "10.9.0.0/24", "1h");
+    let aside = weir.state_path("bans.json.bad");
+    let text = std::fs::read_to_string(&aside).expect("what was saved");
+    assert!(text.contains("10.3.0.0/24"), "{text}");
+    weir.admin("DELETE", "/_waf/bans/10.9.0.1", None)
+        .expect(200);
+    // What is lifted and what is automatic makes room.
+    std::fs::write(&path, with(3)).expect("writes");
+    for number in 0..3 {
+        let netblock = format!("10.{number}.0.0/24");
+        wait_until(&netblock, || held(&netblock));
+    }
+}
+
 /// BAN-6: the same answer serves bans, breaks and deny nets.
 #[test]
 fn the_refusal_is_a_setting() {

@@ -159,6 +159,7 @@ impl Files {
     ) -> Self {
         let (outcomes, saved) = bounded(MAX_WAITING + Which::ALL.len());
         let delay_ns = nanos(settings.state.write_delay);
+        disk.bans.set_most(settings.bans.max);
         Self {
             disk,
             revisions: [0; Which::ALL.len()],
@@ -176,6 +177,7 @@ impl Files {
 
     /// When files are due from now on.
     pub(crate) fn take_settings(&mut self, settings: &Settings) {
+        self.disk.bans.set_most(settings.bans.max);
         self.unsaved.set_delay(nanos(settings.state.write_delay));
         self.interval_ns = nanos(settings.state.counter_interval);
     }

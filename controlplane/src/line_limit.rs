@@ -26,8 +26,15 @@ impl LineLimit {
         if minute == self.minute {
             return None;
         }
-        let held_back = self.lines.saturating_sub(LINES_A_MINUTE);
+        let held_back = self.take_rest();
         *self = Self { minute, lines: 0 };
+        held_back
+    }
+
+    /// How many lines this minute has held back so far: nobody waits for its end.
+    pub(crate) fn take_rest(&mut self) -> Option<u64> {
+        let held_back = self.lines.checked_sub(LINES_A_MINUTE)?;
+        self.lines = LINES_A_MINUTE;
         (held_back > 0).then_some(held_back)
     }
 }
@@ -46,5 +53,10 @@ mod tests {
         assert_eq!(lines.turn(120_000), Some(940));
         assert!(lines.allow());
         assert_eq!(lines.turn(180_000), None);
+        // At a stop the minute has no end; if the stop is given up, it has one.
+        assert_eq!((0..70).filter(|_| lines.allow()).count(), 60);
+        assert_eq!((lines.take_rest(), lines.take_rest()), (Some(10), None));
+        assert!(!lines.allow());
+        assert_eq!(lines.turn(240_000), Some(1));
     }
 }

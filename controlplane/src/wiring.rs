@@ -24,6 +24,7 @@ use crate::admin::status::Service;
 use crate::admin::token::{TokenErrors, Tokens};
 use crate::alert::detection::Detection;
 use crate::bans::Bans;
+use crate::bans::document::too_many;
 use crate::bans::ledger::LedgerSettings;
 use crate::certificates::{Certificates, Watched};
 use crate::control_loop::{Control, Stop};
@@ -117,10 +118,7 @@ pub enum ControlError {
     #[error(transparent)]
     Token(#[from] TokenErrors),
     /// bans.json holds more than may be dropped.
-    #[error(
-        "bans.json holds {held} active bans made by an administrator or permanent, WAF_MAX_BANS is {max_bans}: raise the \
-         setting or mark some of them lifted"
-    )]
+    #[error("{}", too_many(*held, *max_bans))]
     TooManyBans {
         /// Those that may not be dropped.
         held: usize,

@@ -284,11 +284,17 @@ impl Alerts {
     /// Tells the number of alerts that the last minute held back. Called at every turn of the loop.
     pub(crate) fn turn(&mut self, now_ms: u64) {
         self.bring_back(now_ms);
+        self.tell_rest(now_ms, |notices| notices.turn(now_ms));
+    }
+
+    /// The same of a minute that is not over: the service stops.
+    pub(crate) fn finish(&mut self, now_ms: u64) {
+        self.tell_rest(now_ms, LineLimit::take_rest);
+    }
+
+    fn tell_rest(&mut self, now_ms: u64, rest: impl Fn(&mut LineLimit) -> Option<u64>) {
         for kind in AlertKind::ALL {
-            let rest = self
-                .notices
-                .get_mut(kind as usize)
-                .and_then(|notices| notices.turn(now_ms));
+            let rest = self.notices.get_mut(kind as usize).and_then(&rest);
             if let Some(rest) = rest {
                 let mut members = Map::new();
                 members.insert("more".to_owned(), json!(rest));
@@ -569,13 +575,20 @@ mod tests {
         );
         alerts.turn(NOW + 2 * MINUTE);
         assert!(written.is_empty());
+        // A stop does not wait for the end of the minute.
+        for number in 0..75 {
+            alerts.anomaly(&over(Scope::Asn(number)), NOW + 2 * MINUTE);
+        }
+        assert_eq!(lines(&written).len(), 60);
+        alerts.finish(NOW + 2 * MINUTE);
+        assert!(lines(&written)[0].ends_with(r#""kind":"anomaly","more":15}"#));
         for minute in 0..100 {
             for number in 0..70 {
                 alerts.anomaly(&over(Scope::Asn(number)), NOW + (3 + minute) * MINUTE);
             }
         }
         assert_eq!(alerts.recent().count(), MAX_ALERTS);
-        assert_eq!(alerts.raised()[0], 107_000);
+        assert_eq!(alerts.raised()[0], 107_075);
     }
 
     /// ALERT-4: alerts of one millisecond, and of a clock set back a little, have names of their

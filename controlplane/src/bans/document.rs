@@ -60,6 +60,13 @@ impl BanKey {
     }
 }
 
+/// That bans.json holds more than may be dropped (BAN-5), and what helps.
+pub(crate) fn too_many(held: usize, max_bans: usize) -> String {
+    format!(
+        "bans.json holds {held} active bans made by an administrator or permanent, WAF_MAX_BANS is {max_bans}: raise the setting or mark some of them lifted"
+    )
+}
+
 /// A ban holds its unknown members itself: the answers of the endpoints show them.
 impl Entry for Arc<Ban> {}
 
@@ -90,6 +97,19 @@ impl Document for BansFile {
         // Two bans of one netblock and one moment are made distinct, not refused: both may have
         // been written by hand.
         Ok(())
+    }
+
+    fn check_all(bans: &[Arc<Ban>], most: usize, now: Time) -> Result<(), String> {
+        // As many entries fit whatever they are.
+        if bans.len() <= most {
+            return Ok(());
+        }
+        let stays = |ban: &&Arc<Ban>| ban.is_active(now.0) && !ban.origin().is_automatic();
+        let held = bans.iter().filter(stays).count();
+        match held <= most {
+            true => Ok(()),
+            false => Err(too_many(held, most)),
+        }
     }
 
     fn complete(mut bans: Vec<Arc<Ban>>, base: &[Arc<Ban>], now: Time) -> Vec<Arc<Ban>> {

@@ -89,6 +89,7 @@ impl Control {
             }
         }
         self.take_edits(now);
+        self.detection.alerts.finish(now.wall_ms);
     }
 
     /// Gives the state files away, where that was asked for, and stands still until they are

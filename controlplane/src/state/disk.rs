@@ -6,7 +6,7 @@
 //! Nothing here waits long: a write that has to wait (an edit is half saved, the disk is full)
 //! stays queued and the thread goes on. Time is an argument.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use crossbeam_channel::{Sender, bounded};
 use weir_shared::units::Time;
@@ -15,7 +15,7 @@ use super::agreed::Agreed;
 use super::displaced::Displaced;
 use super::document::Document;
 use super::error::StateError;
-use super::file::{Counters, Edit, Failure, Shared, StateFile};
+use super::file::{Edit, Shared, StateFile};
 use super::known::Known;
 use super::on_disk::OnDisk;
 use super::pending::Pending;
@@ -50,12 +50,7 @@ impl<D: Document> DiskFile<D> {
     ) -> Result<(Self, StateFile<D>, Read<D>), StateError> {
         let start = Start::<D>::read(store, known, now)?;
         let (edits_out, edits) = bounded(EDITS);
-        let shared = Arc::new(Shared {
-            queued: Mutex::new(None),
-            counters: Counters::default(),
-            failure: Failure::default(),
-            durable: Mutex::default(),
-        });
+        let shared = Arc::<Shared<D>>::default();
         let file = StateFile {
             edits,
             shared: Arc::clone(&shared),

@@ -105,6 +105,12 @@ pub(crate) trait Document: Sized + 'static {
     /// Refuses an entry that parses but cannot stand beside those `seen` before it.
     fn check(entry: &Self::Entry, seen: &mut HashSet<Self::Key>) -> Result<(), String>;
 
+    /// Refuses an edit with more entries than their owner can hold: `most`, of
+    /// [`StateFile::set_most`](super::file::StateFile::set_most).
+    fn check_all(_: &[Self::Entry], _most: usize, _now: Time) -> Result<(), String> {
+        Ok(())
+    }
+
     /// Completes what was read: members left out, keys made unique, bounds kept. `base` is what was
     /// last read or written, so that an entry which is read twice is completed the same way.
     fn complete(entries: Vec<Self::Entry>, base: &[Self::Entry], now: Time) -> Vec<Self::Entry>;

@@ -6,7 +6,7 @@
 //! the owner sends the next one right after the edit, and that one is told to those who wait. So
 //! neither side overwrites the other, and what an edit means to memory is said once, by the owner.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 #[cfg(test)]
@@ -32,6 +32,20 @@ pub(super) struct Shared<D: Document> {
     pub(super) failure: Failure,
     /// Of the newest document that is on disk.
     pub(super) durable: Mutex<Stand>,
+    /// Entries that an edit may have, where they are bounded.
+    pub(super) most: AtomicUsize,
+}
+
+impl<D: Document> Default for Shared<D> {
+    fn default() -> Self {
+        Self {
+            queued: Mutex::default(),
+            counters: Counters::default(),
+            failure: Failure::default(),
+            durable: Mutex::default(),
+            most: AtomicUsize::new(usize::MAX),
+        }
+    }
 }
 
 /// What a document holds besides the edits that were seen.
@@ -176,6 +190,12 @@ impl<D: Document> StateFile<D> {
         let _ = self.wake.try_send(());
     }
 
+    /// Edits with more entries that have to be held than this are refused (BAN-5).
+    pub(crate) fn set_most(&self, most: usize) {
+        // Relaxed: a number, and nothing else.
+        self.shared.most.store(most, Ordering::Relaxed);
+    }
+
     /// What the newest document on disk holds.
     pub(crate) fn durable(&self) -> Stand {
         *self.shared.durable()
@@ -212,12 +232,7 @@ pub(crate) struct TestFile<D: Document> {
 impl<D: Document> TestFile<D> {
     pub(crate) fn pair() -> (Self, StateFile<D>) {
         let (edits_out, edits) = crossbeam_channel::unbounded();
-        let shared = Arc::new(Shared {
-            queued: Mutex::new(None),
-            counters: Counters::default(),
-            failure: Failure::default(),
-            durable: Mutex::default(),
-        });
+        let shared = Arc::<Shared<D>>::default();
         let file = StateFile {
             edits,
             shared: Arc::clone(&shared),

@@ -1,6 +1,7 @@
 //! Looking at a state file, and taking in an edit that was found.
 
 use std::io;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use weir_shared::units::Time;
@@ -152,7 +153,15 @@ impl<D: Document> DiskFile<D> {
             self.on_disk.take(Some(seen), Form::Other);
             return Observed::Same;
         }
-        match text::parse::<D>(bytes) {
+        let most = self.shared.most.load(Ordering::Relaxed);
+        let now = Time(common.clock.now().wall_ms);
+        let whole = text::parse::<D>(bytes).and_then(|content| {
+            let fits = D::check_all(&content.entries, most, now);
+            let place = format!("/{}", D::LIST);
+            fits.map_err(|fault| Fault::new(1, 1, &place, &fault))?;
+            Ok(content)
+        });
+        match whole {
             Ok(content) => {
                 self.agreed.take_envelope(content.envelope);
                 self.take_file(common, content.entries, content.written, Some(seen));
