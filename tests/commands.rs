@@ -813,7 +813,10 @@ fn a_check_finds_what_a_start_finds() {
     start.env("WAF_LOOKUP_SOURCE", "off").envs(all);
     let started = ran(start.output().expect("the binary runs"));
     assert_eq!(started.code, 78, "{}", started.err);
-    let told = started.err.lines().filter_map(|line| line.strip_prefix("weir: "));
+    let told = started
+        .err
+        .lines()
+        .filter_map(|line| line.strip_prefix("weir: "));
     let mut told: Vec<_> = told.map(Value::from).collect();
     let mut faults = found["faults"].as_array().cloned().unwrap_or_default();
     told.sort_by_key(Value::to_string);

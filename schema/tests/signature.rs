@@ -278,7 +278,10 @@ fn what_is_too_large_with_its_signature_is_not_signed() {
         message["meta"] = members.collect::<serde_json::Map<_, _>>().into();
         alice().sign(&message)
     };
-    assert_eq!(with_meta(29).unwrap()["meta"].as_object().unwrap().len(), 32);
+    assert_eq!(
+        with_meta(29).unwrap()["meta"].as_object().unwrap().len(),
+        32
+    );
     assert_eq!(with_meta(30), Err(SignError::MetaTooLarge(33)));
 
     let with_text = |length: usize| {

@@ -139,6 +139,10 @@ fn a_permanent_ban_of_a_search_engine_is_warned_of() {
     lifted["lifted"] = json!("2026-01-01T00:00:00Z");
     assert!(is_warned_of(permanent));
     assert!(!is_warned_of(lifted));
-    assert!(!is_warned_of(json!({"netblock": "66.249.0.0/16", "ban_expires": "2099-01-01T00:00:00Z"})));
-    assert!(!is_warned_of(json!({"netblock": "192.0.2.0/24", "ban_expires": "permanent"})));
+    assert!(!is_warned_of(
+        json!({"netblock": "66.249.0.0/16", "ban_expires": "2099-01-01T00:00:00Z"})
+    ));
+    assert!(!is_warned_of(
+        json!({"netblock": "192.0.2.0/24", "ban_expires": "permanent"})
+    ));
 }

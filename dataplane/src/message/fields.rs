@@ -282,8 +282,7 @@ pub fn add_lookup(lookup: Option<&Lookup>, mut put: impl FnMut(&str, &[u8])) {
         (X_CLIENT_ASN, asn),
         (X_CLIENT_COUNTRY, lookup.country.as_deref()),
     ] {
-        let value = value
-            .and_then(|text| HeaderValue::from_str(text).ok());
+        let value = value.and_then(|text| HeaderValue::from_str(text).ok());
         if let Some(value) = value {
             put(name.as_str(), value.as_bytes());
         }
