@@ -80,8 +80,11 @@ pub struct Core {
     /// The engine has lost what it had: nothing is handed out before the answers to all of these
     /// have come, and what is in them is to be sent again already.
     has_lost: bool,
-    /// The last batch of this origin that the engine has.
+    /// What this connection has said hello with.
+    hello: u128,
+    /// The last batch of this origin that the engine has, and over which connection it came.
     acked: u64,
+    acked_by: Option<u128>,
     cursor: Cursor,
     /// The batch at the cursor.
     read: Option<Place>,
@@ -128,7 +131,9 @@ impl Core {
             unkept: BTreeMap::new(),
             in_flight: VecDeque::new(),
             has_lost: false,
+            hello: 0,
             acked: 0,
+            acked_by: None,
             cursor: Cursor::default(),
             read: None,
             own: 0,
@@ -214,7 +219,7 @@ impl Core {
     /// The engine has answered. Where it lacks what it had, or never had what is known here, the
     /// log is read from its beginning, and what is not in it is sent.
     pub fn welcome(&mut self, welcome: Welcome) {
-        self.settle_in_flight(welcome.last);
+        self.settle_in_flight(&welcome);
         let holds_cursor = if self.cursor == Cursor::default() {
             welcome.is_whole
         } else {
@@ -222,10 +227,11 @@ impl Core {
             self.read.is_some() && welcome.at_cursor.as_ref().map(Place::of) == self.read
         };
         let is_same = self.generation == Some(welcome.generation)
-            && welcome.last == self.acked
+            && (welcome.last, welcome.last_by) == (self.acked, self.acked_by)
             && holds_cursor;
         self.generation = Some(welcome.generation);
-        self.acked = welcome.last;
+        self.hello = welcome.hello;
+        (self.acked, self.acked_by) = (welcome.last, welcome.last_by);
         let contact_ms = self.contact_ms;
         let is_stale = |at_ms: &u64| welcome.time_ms.saturating_sub(*at_ms) > KEPT_MS;
         if let Some(contact_ms) = contact_ms.filter(is_stale)

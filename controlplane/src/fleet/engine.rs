@@ -46,8 +46,13 @@ impl FromStr for Cursor {
 pub struct Welcome {
     /// Another one where the engine was emptied meanwhile.
     pub generation: u128,
+    /// What this connection has said hello with.
+    pub hello: u128,
     /// The number of the last batch of this origin in the log; 0 where there is none.
     pub last: u64,
+    /// What the connection over which that batch came has said hello with. The number alone does
+    /// not name it: of two masters each may have another batch of that number.
+    pub last_by: Option<u128>,
     /// The batch that the log has at the cursor, if it has one there.
     pub at_cursor: Option<Logged>,
     /// Whether nothing was ever cut off the beginning of the log.

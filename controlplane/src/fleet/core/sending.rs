@@ -2,6 +2,7 @@
 //! is in those that the engine did not take is sent again.
 
 use super::{Batch, Core, Item, MOST_UNDER_WAY, UnderWay};
+use crate::fleet::engine::Welcome;
 use crate::fleet::event::{self, Event};
 
 /// While so many bytes are under way nothing is handed out: full batches would be late for each
@@ -63,7 +64,7 @@ impl Core {
             return self.taken(seq, &items);
         }
         // It has lost what it had acknowledged, and takes none of the numbers behind.
-        self.acked = last;
+        (self.acked, self.acked_by) = (last, None);
         if !self.has_lost {
             for behind in &mut self.in_flight {
                 items.append(&mut behind.items);
@@ -75,15 +76,17 @@ impl Core {
     }
 
     fn taken(&mut self, seq: u64, items: &[Item]) {
-        self.acked = seq;
+        (self.acked, self.acked_by) = (seq, Some(self.hello));
         self.counts.sent += items.len() as u64;
     }
 
-    /// The link was lost, and the engine has this batch of this origin last: what is behind it is
-    /// sent again.
-    pub(super) fn settle_in_flight(&mut self, last: u64) {
+    /// The link was lost, and the engine tells which batch of this origin it has last. Those of the
+    /// lost connection up to that one were taken; the others are sent again.
+    pub(super) fn settle_in_flight(&mut self, welcome: &Welcome) {
+        let last = welcome.last;
         let in_flight = std::mem::take(&mut self.in_flight);
-        let knows = in_flight.back().is_some_and(|sent| last <= sent.seq);
+        let knows = in_flight.back().is_some_and(|sent| last <= sent.seq)
+            && welcome.last_by == Some(self.hello);
         let mut again = Vec::new();
         for sent in in_flight {
             if knows && sent.seq <= last {

@@ -198,12 +198,15 @@ impl Engine for Link {
                 "the fleet there has format {format}, this one knows 1"
             )));
         }
-        let [generation, last, at_cursor, is_whole, time] = rest else {
+        let [generation, last, at_cursor, is_whole, time, by] = rest else {
             return Err(strange());
         };
         Ok(Welcome {
             generation: u128::from_str_radix(&text(generation)?, 16).map_err(|_| strange())?,
+            hello: found,
             last: number(last)?,
+            // What is no number was put there by somebody else.
+            last_by: u128::from_str_radix(&text(by)?, 16).ok(),
             at_cursor: (array(at_cursor.clone())?.into_iter().next())
                 .map(logged)
                 .transpose()?,

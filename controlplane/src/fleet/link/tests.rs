@@ -199,6 +199,42 @@ fn a_batch_of_an_earlier_connection_is_not_taken() {
     assert_eq!(read, [&b"one"[..], b"two", b"three"]);
 }
 
+/// FLEET-15: a batch is named by its number and by its connection: two masters may have two of one
+/// number.
+#[test]
+#[ignore = "needs redis-server"]
+fn a_batch_is_named_by_its_connection() {
+    let server = Server::start(&[]);
+    let me = origin("a");
+    let last = |hello| {
+        let mut link = server.link();
+        let welcome = link.hello(&me, BEGINNING, hello).unwrap();
+        assert_eq!(welcome.hello, hello);
+        (link, (welcome.last, welcome.last_by))
+    };
+    let (mut first, nothing) = last(u128::MAX);
+    assert_eq!(nothing, (0, None));
+    assert_eq!(append(&mut first, &me, 1, b"one"), 1);
+    let (_, one) = last(2);
+    assert_eq!(one, (1, Some(u128::MAX)));
+    let (mut third, still) = last(3);
+    assert_eq!(still, one);
+    assert_eq!(append(&mut third, &me, 2, b"two"), 2);
+    // A gap, and a batch of an earlier connection, change nothing.
+    assert_eq!(append(&mut third, &me, 9, b"nine"), 2);
+    first.append(&me, 3, b"late").unwrap();
+    assert!(first.answer(LONG).is_err());
+    let (mut link, two) = last(4);
+    assert_eq!(two, (2, Some(3)));
+    // What somebody else has put there is no batch.
+    for strange in ["", "x", "-5 7", "3 x"] {
+        let mut put = redis::cmd("HSET");
+        put.arg(link.key("seq")).arg(me.as_str()).arg(strange);
+        link.ask(&put).unwrap();
+        assert_eq!(last(5).1, (0, None), "{strange}");
+    }
+}
+
 /// FLEET-11: batches and beats are asked ahead, and their answers come in this order. Whatever else
 /// is asked meanwhile is not, and takes none of their answers.
 #[test]

@@ -378,13 +378,18 @@ impl Instance {
             && let Some(Answer::Appended { seq, last }) = engine.answer(Duration::ZERO)?
         {
             self.core.appended(seq, last);
+            if seq != last {
+                return Err(Fault("it does not have what it has taken".to_owned()));
+            }
         }
         Ok(())
     }
 
     /// The snapshot of this instance goes into the engine.
     pub(super) fn put_snapshot(&mut self, engine: &mut impl Engine) {
-        if let Some(chunks) = self.core.snapshot() {
+        if self.is_linked
+            && let Some(chunks) = self.core.snapshot()
+        {
             let upto: Cursor = self.core.cursor();
             let _ = engine.snapshot_put(upto, chunks);
         }

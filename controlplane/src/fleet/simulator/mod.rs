@@ -564,6 +564,40 @@ fn a_place_alone_names_no_batch() {
     assert!(reader.ledger.ban(BanKey::of(&ban)).is_some());
 }
 
+/// FLEET-15: two masters have two batches of one number of one instance: one took the batch over a
+/// connection that the instance has given up. The instance does not take that one for the other,
+/// which goes with its master (seed 2781).
+#[test]
+fn a_number_alone_names_no_batch() {
+    let mut random = Random::new(1);
+    let mut turn = |instance: &mut Instance, store: &mut Store, is_late| {
+        let mut engine = Model {
+            store,
+            random: &mut random,
+            fails: 0,
+            now_ms: START,
+            answers: &mut VecDeque::new(),
+        };
+        assert!(instance.turn(&mut engine, START, is_late));
+    };
+    let mut here = Instance::new("here", 1, 0, Vec::new(), START);
+    let mut reader = Instance::new("reader", 2, 0, Vec::new(), START);
+    let mut stays = Store::default();
+    turn(&mut here, &mut stays, false);
+    let mut goes = stays.clone();
+    here.bans(netblock(client(1)), 7200, START);
+    turn(&mut here, &mut stays, true);
+    here.cut();
+    let ban = here.bans(netblock(client(5)), 7200, START);
+    turn(&mut here, &mut goes, false);
+    here.cut();
+    for _ in 0..3 {
+        turn(&mut here, &mut stays, false);
+    }
+    turn(&mut reader, &mut stays, false);
+    assert!(reader.ledger.ban(BanKey::of(&ban)).is_some());
+}
+
 /// FLEET-12: N instances ban a netblock at once, before one has heard of another: that is one
 /// entry, and the next ban is the next step of the escalation.
 #[test]

@@ -13,8 +13,9 @@ pub(super) struct Store {
     generation: Option<u128>,
     log: Vec<Logged>,
     last: BTreeMap<Origin, u64>,
-    /// What the latest connection of each origin has said hello with.
+    /// What the latest connection of each origin has said hello with, and that of each batch.
     hellos: BTreeMap<Origin, u128>,
+    brought_by: BTreeMap<(Origin, u64), u128>,
     /// Batches on their way of connections that were given up: each is obeyed later.
     late: VecDeque<(u128, Logged)>,
     /// Nothing at or before this place is in the log any more.
@@ -51,6 +52,7 @@ impl Store {
         let ms = self.log.last().map_or(0, |last| last.at.ms).max(now_ms);
         let count = self.next;
         self.last.insert(batch.origin.clone(), batch.seq);
+        (self.brought_by).insert((batch.origin.clone(), batch.seq), hello);
         self.log.push(Logged {
             at: Cursor { ms, count },
             ..batch
@@ -99,9 +101,12 @@ impl Engine for Model<'_> {
         self.answers.clear();
         self.call(|store, now_ms| {
             store.hellos.insert(me.clone(), found);
+            let last = store.last.get(me).copied().unwrap_or(0);
             Welcome {
                 generation: *store.generation.get_or_insert(found),
-                last: store.last.get(me).copied().unwrap_or(0),
+                hello: found,
+                last,
+                last_by: store.brought_by.get(&(me.clone(), last)).copied(),
                 at_cursor: store.log.iter().find(|logged| logged.at == cursor).cloned(),
                 is_whole: store.trimmed == Cursor::default(),
                 time_ms: now_ms,

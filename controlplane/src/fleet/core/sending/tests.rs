@@ -13,7 +13,9 @@ const NOW: u64 = 1_795_276_800_000;
 fn welcome(last: u64) -> Welcome {
     Welcome {
         generation: 1,
+        hello: 1,
         last,
+        last_by: (last > 0).then_some(1),
         at_cursor: None,
         is_whole: true,
         time_ms: NOW,
@@ -151,6 +153,20 @@ fn a_fault_sends_again_what_was_not_taken() {
             .collect();
         assert_eq!(again.as_ref().map(netblocks).unwrap_or_default(), expected);
         assert!(again.is_none_or(|batch| batch.seq == last + 1));
+    }
+    // A master that has another batch of this number, which came over another connection.
+    for last in 1..=4 {
+        let mut core = instance();
+        for number in 0..4 {
+            batch(&mut core, number).unwrap();
+        }
+        core.welcome(Welcome {
+            last_by: Some(7),
+            ..welcome(last)
+        });
+        let again = core.next_batch(|_| true).unwrap();
+        assert_eq!((again.seq, core.counts().sent), (last + 1, 0));
+        assert_eq!(netblocks(&again).len(), 4);
     }
     // The engine cannot have more of it than was sent: somebody else wrote there.
     let mut core = instance();
