@@ -95,8 +95,10 @@ pub struct Core {
     unseen: Option<BTreeSet<Item>>,
     since_snapshot: u64,
     counts: Counts,
-    /// When the engine last answered, in its time.
+    /// When the log was last read to its end, or the engine has done all of its work, in its time.
     contact_ms: Option<u64>,
+    /// When it said hello, while the log was not read to its end since.
+    welcomed_ms: Option<u64>,
     stale: Option<Stale>,
     /// What only this instance holds, and is to be put aside.
     aside: Vec<Item>,
@@ -142,6 +144,7 @@ impl Core {
             since_snapshot: 0,
             counts: Counts::default(),
             contact_ms: None,
+            welcomed_ms: None,
             stale: None,
             aside: Vec::new(),
             conflicts: Vec::new(),
@@ -232,6 +235,7 @@ impl Core {
         self.generation = Some(welcome.generation);
         self.hello = welcome.hello;
         (self.acked, self.acked_by) = (welcome.last, welcome.last_by);
+        self.welcomed_ms = Some(welcome.time_ms);
         let contact_ms = self.contact_ms;
         let is_stale = |at_ms: &u64| welcome.time_ms.saturating_sub(*at_ms) > KEPT_MS;
         if let Some(contact_ms) = contact_ms.filter(is_stale)
@@ -244,17 +248,20 @@ impl Core {
             self.queued.clear();
             return self.resync();
         }
-        self.note_contact(welcome.time_ms);
         if !is_same {
             self.resync();
         }
     }
 
-    /// Reads the log from its beginning.
+    /// Reads the log from its beginning. What is to be put aside is not sent for that.
     pub fn resync(&mut self) {
         self.cursor = Cursor::default();
         self.read = None;
-        self.unseen = Some(self.replica.items().collect());
+        let mut unseen: BTreeSet<Item> = self.replica.items().collect();
+        for item in &self.aside {
+            unseen.remove(item);
+        }
+        self.unseen = Some(unseen);
         self.counts.resyncs += 1;
     }
 
@@ -337,11 +344,16 @@ impl Core {
                 self.send(item);
             }
         }
+        // Whoever says hello alone, and gives nothing, is no contact.
+        if let Some(at_ms) = self.welcomed_ms.take() {
+            self.note_contact(at_ms);
+        }
     }
 
-    /// The chunks of a snapshot, where one is due and this instance could write it.
+    /// The chunks of a snapshot, where one is due and this instance could write it. What is to be
+    /// put aside is in none.
     pub fn snapshot(&mut self) -> Option<Vec<Vec<u8>>> {
-        if self.since_snapshot < SNAPSHOT_AFTER || !self.is_in_step() {
+        if self.since_snapshot < SNAPSHOT_AFTER || !self.is_in_step() || self.has_aside() {
             return None;
         }
         self.since_snapshot = 0;

@@ -6,13 +6,13 @@ use crate::fleet::event::Event;
 use crate::fleet::replica::{Effect, Item};
 
 impl Core {
-    /// When the engine last answered.
+    /// When it was last in contact with the fleet.
     pub fn contact_ms(&self) -> Option<u64> {
         self.contact_ms
     }
 
-    /// The engine has answered at this moment. While something is to be put aside it is as if it
-    /// had not.
+    /// The engine has done its work at this moment. While something is to be put aside it is as if
+    /// it had not.
     pub fn note_contact(&mut self, at_ms: u64) {
         if self.stale.is_none() && self.aside.is_empty() {
             self.contact_ms = self.contact_ms.max(Some(at_ms));
@@ -42,5 +42,67 @@ impl Core {
         let event = self.replica.event(item);
         let is_old = |event: &Event| event.stamps().all(|stamp| stamp.ms() <= stale.contact_ms);
         !stale.named.contains(item) && event.is_some_and(|event| is_old(&event))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use weir_shared::ban::Ban;
+
+    use super::*;
+    use crate::fleet::core::SNAPSHOT_AFTER;
+    use crate::fleet::engine::{Cursor, Logged, Welcome};
+    use crate::fleet::stamp::Origin;
+
+    const DAY: u64 = 86_400_000;
+    const MET: u64 = 1_795_276_800_000;
+
+    /// FLEET-17: an engine that says hello and gives nothing of its log is no contact with the
+    /// fleet: after seven days of that, what only this instance holds is put aside, and comes into
+    /// no snapshot, and into no batch where the log is read anew.
+    #[test]
+    fn hello_alone_is_no_contact() {
+        let ban: Ban = serde_json::from_str(
+            r#"{"netblock":"203.0.113.0/24","ban_started":"2026-11-01T16:00:00Z","ban_expires":"permanent"}"#,
+        )
+        .unwrap();
+        for (days, is_put_aside) in [(7, false), (8, true)] {
+            let (mut core, _) = Core::new(Origin::new("a", 1).unwrap(), &[Arc::new(ban.clone())]);
+            let welcome = |last, time_ms| Welcome {
+                generation: 1,
+                hello: 1,
+                last,
+                last_by: (last > 0).then_some(1),
+                at_cursor: None,
+                is_whole: true,
+                time_ms,
+            };
+            core.welcome(welcome(0, MET));
+            core.at_the_end();
+            assert_eq!(core.next_batch(|_| true).map(|batch| batch.seq), Some(1));
+            core.appended(1, 1);
+            for day in 1..=days {
+                core.welcome(welcome(1, MET + day * DAY));
+            }
+            for seq in 1..=SNAPSHOT_AFTER {
+                core.has_read(Logged {
+                    at: Cursor { ms: seq, count: 0 },
+                    origin: Origin::new("b", 1).unwrap(),
+                    seq,
+                    sealed: Vec::new(),
+                });
+            }
+            core.at_the_end();
+            assert_eq!(core.has_aside(), is_put_aside, "{days}");
+            assert!(core.is_in_step());
+            assert_eq!(core.snapshot().is_none(), is_put_aside, "{days}");
+            core.resync();
+            core.at_the_end();
+            assert_eq!(core.is_in_step(), is_put_aside, "{days}");
+            core.put_aside();
+            assert_eq!(core.snapshot().is_some(), is_put_aside, "{days}");
+        }
     }
 }
