@@ -20,6 +20,10 @@ for _, gone in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now - 2592000
   redis.call('HDEL', KEYS[4], gone)
   redis.call('HDEL', KEYS[5], gone)
 end
+-- Of a clock that was ahead: it would seem to live until this one has come so far.
+for _, ahead in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], string.format('(%d', now), '+inf', 'LIMIT', 0, 64)) do
+  redis.call('ZADD', KEYS[1], now, ahead)
+end
 redis.call('ZADD', KEYS[1], now, ARGV[1])
 redis.call('HSET', KEYS[2], ARGV[1], ARGV[2])
 local answer = {now}

@@ -12,16 +12,18 @@ of(KEYS[2], 'stream')
 of(KEYS[3], 'hash')
 local format = redis.call('HGET', KEYS[1], 'format')
 if format and format ~= '1' then return {format} end
-if not redis.call('HGET', KEYS[1], 'generation') then
+local generation = redis.call('HGET', KEYS[1], 'generation') or ''
+if #generation > 32 or not string.match(generation, '^%x+$') then
+  generation = ARGV[2]
   redis.call('DEL', KEYS[2], KEYS[3])
-  redis.call('HSET', KEYS[1], 'format', '1', 'generation', ARGV[2])
+  redis.call('HSET', KEYS[1], 'format', '1', 'generation', generation)
 end
 redis.call('HSET', KEYS[3], ARGV[1] .. '#', ARGV[2])
 local last, by = string.match(redis.call('HGET', KEYS[3], ARGV[1]) or '', '^(%d+) ?(%x*)$')
 local time = redis.call('TIME')
 return {
   '1',
-  redis.call('HGET', KEYS[1], 'generation'),
+  generation,
   tonumber(last) or 0,
   redis.call('XRANGE', KEYS[2], ARGV[3], ARGV[3]),
   redis.call('HGET', KEYS[1], 'trimmed') and 0 or 1,

@@ -352,12 +352,12 @@ fn alive(answer: Value) -> Result<Alive, Fault> {
         (answer.next(), answer.next(), answer.next())
     {
         // Somebody else's, or of a version that writes names otherwise.
-        let Ok(origin) = text(&origin)?.parse::<Origin>() else {
+        let (Ok(origin), Ok(at_ms)) = (text(&origin)?.parse::<Origin>(), number(&at)) else {
             continue;
         };
         members.push(Beat {
             origin,
-            age_ms: time_ms.saturating_sub(number(&at)?),
+            age_ms: time_ms.saturating_sub(at_ms),
             sealed,
         });
     }
