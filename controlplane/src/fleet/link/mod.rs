@@ -69,6 +69,8 @@ enum Ahead {
         seq: u64,
     },
     Beat,
+    /// Whether this instance is the one that puts a snapshot now.
+    Turn,
     /// Which snapshot is there, before another takes its place.
     Pointer {
         upto: Cursor,
@@ -254,6 +256,12 @@ impl Engine for Link {
                 alive: alive(answer)?,
                 round_trip,
             },
+            Ahead::Turn => {
+                if answer != Value::Okay {
+                    self.steps.clear();
+                }
+                Answer::Stored
+            }
             Ahead::Pointer { upto } => {
                 self.clear_before(&answer, upto);
                 Answer::Stored

@@ -17,6 +17,8 @@ const READ_AT_ONCE: usize = 8;
 const MOST_BYTES_UNDER_WAY: usize = 64 * 1024;
 /// Chunks that are deleted by one command.
 const DELETED_AT_ONCE: usize = 256;
+/// A snapshot is due to all instances at once: who is first writes it, and nobody else meanwhile.
+const TURN_SECONDS: u64 = 60;
 /// A snapshot that nobody renews goes after a week.
 const SECONDS: u64 = 7 * 86_400;
 /// The log may grow to so many batches before it is cut whatever is in it.
@@ -54,13 +56,18 @@ impl Link {
         chunks.into_iter().map(chunk).collect()
     }
 
-    /// Has a snapshot put by [`Link::go_on`]. While one is, another is not begun.
+    /// Has a snapshot put by [`Link::go_on`]. While one is, another is not begun, and where another
+    /// instance has begun one, it is left to that.
     pub(super) fn put(&mut self, upto: Cursor, chunks: Vec<Vec<u8>>) {
         if self.is_putting() {
             return;
         }
+        let mut turn = redis::cmd("SET");
+        turn.arg(self.key("snap:turn")).arg("");
+        turn.arg("NX").arg("EX").arg(TURN_SECONDS);
+        self.then(Ahead::Turn, turn, false);
         let get = redis::cmd("GET").arg(self.key("snap")).to_owned();
-        self.then(Ahead::Pointer { upto }, get, false);
+        self.then(Ahead::Pointer { upto }, get, true);
         let count = chunks.len().min(MAX_CHUNKS);
         for (place, chunk) in chunks.into_iter().take(count).enumerate() {
             self.then(
@@ -124,7 +131,9 @@ impl Link {
     }
 
     fn has_steps_under_way(&self) -> bool {
-        let is_step = |question: &Ahead| matches!(question, Ahead::Pointer { .. } | Ahead::Step);
+        let is_step = |question: &Ahead| {
+            matches!(question, Ahead::Turn | Ahead::Pointer { .. } | Ahead::Step)
+        };
         self.asked.iter().any(|asked| is_step(&asked.question))
     }
 
