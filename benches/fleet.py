@@ -8,6 +8,7 @@ the engine has to do, and what happens while it dies again and again.
     benches/fleet.py target/release/weir engine
     benches/fleet.py target/release/weir flood [--seconds 20]
     benches/fleet.py target/release/weir kills [--seconds 300] [--away 0]
+    benches/fleet.py target/release/weir latency [--seconds 120] [--away 0]
 
 It wants redis-server and nginx, haproxy for the peers beside `spread`, wrk for the load of `loaded`; listens on loopback
 only, and ends by itself.
@@ -625,10 +626,83 @@ def measure_kills(arguments):
             sys.exit(1)
 
 
+def waited(port, rate, seconds, failed):
+    """Of so many requests a second, of 64 clients over 16 connections, how many milliseconds after its moment each had
+    its answer. What is sent late is late, too."""
+    held = [connected(port) for _ in range(16)]
+    due, took, sent, most = {each: [] for each in held}, [], 0, int(rate * seconds)
+    begun = time.perf_counter()
+    while len(took) < most:
+        while sent < most and sent / rate <= time.perf_counter() - begun:
+            each = held[sent % len(held)]
+            each.sendall(b"GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 192.0.2.%d\r\n\r\n" % (sent % 64))
+            due[each].append(sent / rate)
+            sent += 1
+        wait = max(0, sent / rate - (time.perf_counter() - begun)) if sent < most else 10
+        for each in select.select(held, [], [], wait)[0]:
+            data = each.recv(65_536)
+            if not data:
+                raise SystemExit("benches/fleet.py: a connection closed under requests")
+            for status in STATUS.findall(data):
+                took.append((time.perf_counter() - begun - due[each].pop(0)) * 1000)
+                if status != b"200":
+                    failed.append(status)
+    for each in held:
+        each.close()
+    return sorted(took)
+
+
+def measure_latency(arguments):
+    """How long requests take while the engine dies every 5 s, while it lives, and without a fleet: in turns of 10 s."""
+    rate, turn = 1000, 10
+    # Each client uses two thirds of its limit: the instance tells the engine of it again and again.
+    limit = {"WAF_RATE_LIMIT_PER_DAY": "off", "WAF_RATE_LIMIT_PER_MINUTE": "450"}
+    with contextlib.ExitStack() as all:
+        lives, dies = all.enter_context(Engine()), all.enter_context(Engine())
+        kinds = {
+            "engine killed": all.enter_context(fleet(arguments.binary, 2, dies.port, **limit)),
+            "engine alive": all.enter_context(fleet(arguments.binary, 2, lives.port, **limit)),
+            "no fleet": all.enter_context(fleet(arguments.binary, 1, **limit)),
+        }
+        found, failed, kills = {kind: [] for kind in kinds}, [], 0
+
+        def kill(end):
+            nonlocal kills
+            time.sleep(2.5)
+            while time.monotonic() < end:
+                dies.__exit__()
+                kills += 1
+                time.sleep(arguments.away)
+                dies.__enter__()
+                time.sleep(5 - arguments.away)
+
+        for _ in range(max(1, arguments.seconds // turn)):
+            for kind, instances in kinds.items():
+                killing = threading.Thread(target=kill, args=(time.monotonic() + turn,))
+                if kind == "engine killed":
+                    killing.start()
+                found[kind].append(waited(instances[0].port, rate, turn, failed))
+                if kind == "engine killed":
+                    killing.join()
+        p99 = lambda turn: turn[int(len(turn) * 0.99)]
+        for kind, turns in found.items():
+            took = sorted(each for turn in turns for each in turn)
+            ratios = sorted(p99(one) / p99(other) for one, other in zip(turns, found["no fleet"]))
+            print(
+                f"{kind}: {len(took)} requests, {rate} a second: p50 {took[len(took) // 2]:.2f} ms, p99 {p99(took):.2f}, "
+                f"longest {took[-1]:.1f}; p99 beside that without a fleet, of {len(ratios)} turns: "
+                f"{ratios[0]:.2f} to {ratios[-1]:.2f}, median {ratios[len(ratios) // 2]:.2f}"
+            )
+        told = kinds["engine killed"][0].metric("waf_fleet_deltas_total")
+        print(f"{kills} kills of the engine, {told:.0f} counts told to it, {len(failed)} requests failed {failed[:3]}")
+        if failed:
+            sys.exit(1)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("binary")
-    parser.add_argument("part", choices=["spread", "delay", "loaded", "engine", "flood", "kills"])
+    parser.add_argument("part", choices=["spread", "delay", "loaded", "engine", "flood", "kills", "latency"])
     parser.add_argument("--instances", type=lambda text: [int(part) for part in text.split(",")], default=[1, 2, 5, 10])
     parser.add_argument("--runs", type=int, default=100)
     parser.add_argument("--bans", type=int, default=1000)
@@ -644,6 +718,7 @@ def main():
         "engine": measure_engine,
         "flood": measure_flood,
         "kills": measure_kills,
+        "latency": measure_latency,
     }
     measures[arguments.part](arguments)
 
