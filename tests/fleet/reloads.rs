@@ -247,3 +247,47 @@ fn the_second_of_a_name_takes_another() {
     assert!(is_sure(&first) && is_sure(&second));
     second.wait_for_process_log(&["this instance goes on as edge-1-2"]);
 }
+
+/// FLEET-6: an instance that observes for a while, and then enforces again, tells the others of
+/// nothing twice.
+#[test]
+#[ignore = "needs redis-server"]
+fn a_change_of_mode_counts_nothing_twice() {
+    const CLIENT: &str = "203.0.113.7";
+    let (application, engine) = (Application::ok(), Engine::start());
+    let limited = |name: &str| {
+        let settings = with(settings(&engine, name), ONE_PER_HOUR.0, "off");
+        let settings = with(settings, "WAF_RATE_LIMIT_PER_DAY", "300");
+        with(settings, "WAF_FLEET_NAME", "weir")
+    };
+    let enforces = limited("edge-1");
+    let observes = with(enforces.clone(), "WAF_MODE", "observe");
+    let one = Reloading::start(&application, &state_dir(), &enforces);
+    let other = start_at(&application, &state_dir(), &limited("edge-2"));
+    wait_in_step(&one.weir, 2);
+    wait_in_step(&other, 2);
+    // Requests that it knows of, and how many of them others have counted: none.
+    let known = |weir: &Weir| {
+        let path = format!("/v1/explain?address={CLIENT}&path=%2F");
+        let explained = weir.control("GET", &path, None).expect(200).json();
+        let used = explained["requests"]["day"]["used"].as_u64();
+        let elsewhere = explained["elsewhere"]["requests"]["day"].as_u64();
+        (used.unwrap_or_default(), elsewhere.unwrap_or_default())
+    };
+    let told = || fleet(&one.weir)["counts"]["sent"].as_u64();
+    let mut counted = 100;
+    for _ in 0..counted {
+        one.weir.get("/", CLIENT).expect(200);
+    }
+    wait_until("what it has counted, at the engine", || told() > Some(0));
+    for settings in [&observes, &enforces] {
+        one.take(settings);
+        let before = told();
+        wait_until("what it counts in this mode, at the engine", || {
+            one.weir.get("/", CLIENT).expect(200);
+            counted += 1;
+            told() > before
+        });
+    }
+    assert_eq!(known(&one.weir), (counted, 0));
+}

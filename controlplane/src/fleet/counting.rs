@@ -90,8 +90,8 @@ pub(super) struct Counting {
 /// What waits, and what may be sent.
 struct Waiting {
     batches: Batches,
-    /// What the batches are of: a change of mode begins anew.
-    kind: CountKind,
+    /// What the batches are of, once something was asked.
+    kind: Option<CountKind>,
     /// What is due, with the urgency that was found last.
     clients: HashMap<Changed, u64>,
     /// Deltas that may be sent now.
@@ -150,7 +150,7 @@ impl Counting {
         let now_ns = self.now_ns();
         let waiting = Waiting {
             batches: Batches::default(),
-            kind: self.kind(),
+            kind: None,
             clients: HashMap::new(),
             tokens: self.rate,
             filled_ns: now_ns,
@@ -181,6 +181,9 @@ impl Counting {
                 Ok(CountOrder::Work) | Err(TryRecvError::Empty) => {}
                 Err(TryRecvError::Disconnected) => return Err(Ended::Stop),
             }
+            if self.changes_mode(waiting) {
+                self.send(&mut link, waiting)?;
+            }
             if waiting.clients.is_empty() {
                 if let Some(changed) = self.counts.changed(IDLE) {
                     self.look_at(changed, waiting);
@@ -197,6 +200,18 @@ impl Counting {
             }
             self.turn(&mut link, waiting, answers)?;
         }
+    }
+
+    /// Whether the mode is another now. Its sums may have what was counted in an earlier time of
+    /// that mode, and get nothing of what was counted in the other one (FLEET-6, FLEET-20).
+    fn changes_mode(&self, waiting: &mut Waiting) -> bool {
+        let kind = self.kind();
+        let is_changed = waiting.kind.replace(kind).is_some_and(|held| held != kind);
+        if is_changed {
+            waiting.batches = Batches::default();
+            self.counts.may_be_sent();
+        }
+        is_changed
     }
 
     fn breathe(&self) {
@@ -307,13 +322,7 @@ impl Counting {
 
     /// Sends what is under way until the engine has taken it, or it is void.
     fn send(&self, link: &mut Link, waiting: &mut Waiting) -> Result<(), Ended> {
-        let kind = self.kind();
-        if kind != waiting.kind {
-            // What was sent is of the other sums.
-            waiting.kind = kind;
-            waiting.batches = Batches::default();
-            self.counts.lost();
-        }
+        let kind = *waiting.kind.get_or_insert_with(|| self.kind());
         let [taken, again, _] = &self.facts.batches;
         // Each round gives one batch away, but where an engine contradicts itself.
         for _ in 0..waiting.batches.kept() + SPARE_ROUNDS {
