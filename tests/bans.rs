@@ -307,8 +307,8 @@ fn a_full_ledger_drops_in_order() {
     assert_eq!(weir.metric("waf_bans_dropped_total"), Some(5.0));
 }
 
-/// BAN-5, STATE-5: an edit with more bans that may not be dropped than fit is not taken, and none of
-/// them is lost: the next write sets the file aside. With room it is taken.
+/// BAN-5, STATE-5: an edit with more bans that may not be dropped than fit is not taken, and none
+/// of them is lost: the next write sets the file aside. With room it is taken.
 #[test]
 fn an_edit_that_does_not_fit_is_set_aside_whole() {
     let application = Application::ok();

@@ -273,8 +273,8 @@ fn a_link_is_followed_for_its_owner() {
     assert_eq!(fs::metadata(&victim).expect("it").uid(), 0);
 }
 
-/// CONTROL-7: what a command of root's makes in somebody else's directory, or where everybody may make
-/// files, takes the place of a link and is that of the directory's owner.
+/// CONTROL-7: what a command of root's makes in somebody else's directory, or where everybody may
+/// make files, takes the place of a link and is that of the directory's owner.
 #[test]
 #[ignore = "needs root, to be another user"]
 fn a_file_that_a_command_makes_goes_through_no_link() {

@@ -269,7 +269,8 @@ fn a_message_without_what_a_signature_needs_is_not_signed() {
     assert!(matches!(alice().sign(&odd), Err(SignError::Canonical(_))));
 }
 
-/// SCHEMA-7: what would be larger than receivers take is not signed. At the bound it is, and is read.
+/// SCHEMA-7: what would be larger than receivers take is not signed. At the bound it is, and is
+/// read.
 #[test]
 fn what_is_too_large_with_its_signature_is_not_signed() {
     let with_meta = |members: usize| {

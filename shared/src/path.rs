@@ -8,9 +8,9 @@
 //! The two questions are answered with different caution. [`normalise`] and [`is_exempt`] follow
 //! RFC 3986; where an application might read a path in another way, it is not exempt. [`is_own`]
 //! asks what *any* application could make of the path (decoding twice, `\` as a slash, `;` as
-//! parameters, blanks and dots at a segment's end cut, slashes merged), because a path under `/_waf/`
-//! must never arrive there (CHECK-1).
-//! The rules that restrict ask the same of their own paths (`rules/spelling.rs`, RULE-7).
+//! parameters, blanks and dots at a segment's end cut, slashes merged), because a path under
+//! `/_waf/` must never arrive there (CHECK-1). The rules that restrict ask the same of their own
+//! paths (`rules/spelling.rs`, RULE-7).
 
 use std::borrow::Cow;
 

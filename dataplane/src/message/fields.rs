@@ -272,9 +272,9 @@ pub fn nominated_by_client(client: &impl Fields) -> Vec<HeaderName> {
     nominated(client.values_of(&CONNECTION), names.iter())
 }
 
-/// Tells the application what is known of the client (LOOKUP-6), as it counts here: the AS number of
-/// a client without a country is unknown (LOOKUP-4). The client's own fields of these names do not go
-/// on.
+/// Tells the application what is known of the client (LOOKUP-6), as it counts here: the AS number
+/// of a client without a country is unknown (LOOKUP-4). The client's own fields of these names do
+/// not go on.
 pub fn add_lookup(lookup: Option<&Lookup>, mut put: impl FnMut(&str, &[u8])) {
     let Some(lookup) = lookup else { return };
     let asn = Origin::of(lookup).asn.and(lookup.asn.as_deref());
