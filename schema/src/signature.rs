@@ -265,8 +265,8 @@ impl SecretKey {
     /// `message` with `meta.alg`, `meta.kid` and `meta.sig`, whatever they were before.
     ///
     /// # Errors
-    /// [`SignError`] where the message lacks what a signed one needs, `id`, `ts` and `from`, or where
-    /// it would be larger than receivers take.
+    /// [`SignError`] where the message lacks what a signed one needs, `id`, `ts` and `from`, or
+    /// where it would be larger than receivers take.
     pub fn sign(&self, message: &Value) -> Result<Value, SignError> {
         let mut message = message.clone();
         let members = message.as_object_mut().ok_or(SignError::NoObject)?;

@@ -269,7 +269,8 @@ impl<I: Iterator<Item = (u8, bool)> + Clone> Iterator for Decoded<I> {
     }
 }
 
-/// Whether some reader cuts this byte at the end of a segment: a dot, a blank or a control character.
+/// Whether some reader cuts this byte at the end of a segment: a dot, a blank or a control
+/// character.
 pub(crate) const fn is_cut(byte: u8) -> bool {
     byte == b'.' || byte <= b' ' || byte == 0x7f
 }
