@@ -167,6 +167,8 @@ impl ClientTable for Table {
         self.shared.lock().unwrap().push(row);
     }
 
+    fn remember_after(&self, _: Option<Duration>) {}
+
     fn known_rows(&self) -> Vec<KnownRow> {
         self.known.lock().unwrap().clone()
     }

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::client::Client;
 use crate::clock::Now;
@@ -227,6 +228,10 @@ pub trait ClientTable: Send + Sync {
 
     /// Puts one in, in place of what is held.
     fn put_known(&self, row: KnownRow);
+
+    /// From now on a client that is dropped for want of room is remembered if it is known after
+    /// this time; none where no limit asks who is known (SHARE-4).
+    fn remember_after(&self, after: Option<Duration>);
 
     /// How many are remembered.
     fn known_len(&self) -> u64;

@@ -112,6 +112,7 @@ impl Bans {
     ) -> Result<Self, usize> {
         let mut ledger = Ledger::new(settings, held, now.wall_ms)?;
         ledger.trust(spared.trusted_blocks());
+        table.remember_after(snapshots.load().rules.remembers_after());
         Ok(Self {
             settings,
             publisher: Publisher::new(snapshots, &mut ledger, now.wall_ms),
@@ -398,7 +399,9 @@ impl Bans {
 
     /// Publishes other rules, with the bans as they stand.
     pub(crate) fn publish_rules(&mut self, rules: Arc<RuleSet>) {
+        let remembers_after = rules.remembers_after();
         self.publisher.publish_rules(rules);
+        self.table.remember_after(remembers_after);
     }
 
     /// Logs how many lines the last minute held back, once it is over.

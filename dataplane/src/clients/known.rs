@@ -9,7 +9,7 @@
 //! permutation of its address: nobody outside can aim at one of them, and what they say of the
 //! address is not kept a second time.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -59,7 +59,13 @@ pub struct KnownClients {
     is_used: AtomicBool,
     /// Whether somebody was ever trusted.
     trusts_some: AtomicBool,
+    /// The shortest time after which a limit spares a client, milliseconds; [`NEVER`] for none.
+    /// Relaxed: whoever is dropped at the moment of an edit may be judged by the rules before it.
+    remembers_after_ms: AtomicU64,
 }
+
+/// No limit asks who is known.
+const NEVER: u64 = u64::MAX;
 
 impl Default for KnownClients {
     fn default() -> Self {
@@ -68,6 +74,7 @@ impl Default for KnownClients {
             keys: RandomState::new(),
             is_used: AtomicBool::new(false),
             trusts_some: AtomicBool::new(false),
+            remembers_after_ms: AtomicU64::new(NEVER),
         }
     }
 }
@@ -188,6 +195,46 @@ impl KnownClients {
                 self.is_used.store(true, Ordering::Relaxed);
             }
             None => {}
+        }
+    }
+
+    /// From now on who is dropped from the client table is remembered if it is known after this
+    /// time; nobody is where there is none.
+    pub fn remember_after(&self, after: Option<Duration>) {
+        let millis = |after: Duration| u64::try_from(after.as_millis()).unwrap_or(NEVER);
+        let after_ms = after.map_or(NEVER, millis);
+        self.remembers_after_ms.store(after_ms, Ordering::Relaxed);
+    }
+
+    /// The client table drops a client: it is taken in if its history says that it is known by now.
+    /// Its requests may all have ended before that time had passed.
+    ///
+    /// It stands as the latest seen, which it is not: the places have no room for a time. One that
+    /// is held keeps its place.
+    pub fn remember(&self, client: Client, standing: impl FnOnce() -> Standing, wall_ms: u64) {
+        let after_ms = self.remembers_after_ms.load(Ordering::Relaxed);
+        if after_ms == NEVER {
+            return;
+        }
+        let standing = standing();
+        if !standing.is_known(Duration::from_millis(after_ms), wall_ms) {
+            return;
+        }
+        let Some(of) = self.whereabouts(client) else {
+            return;
+        };
+        let Some(mut shard) = self.shard(of.shard) else {
+            return;
+        };
+        if shard.find(of).is_none() {
+            let since_ms = standing.since_ms.unwrap_or(wall_ms);
+            shard.insert(
+                of,
+                since_ms,
+                standing.passed.saturating_sub(standing.refused),
+            );
+            drop(shard);
+            self.is_used.store(true, Ordering::Relaxed);
         }
     }
 

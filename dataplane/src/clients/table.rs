@@ -13,6 +13,7 @@
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use ahash::RandomState;
 use arc_swap::ArcSwapOption;
@@ -137,7 +138,7 @@ impl Table {
             return work(&mut entry);
         }
         let mut admission = self.admission();
-        self.admit(&mut admission, client, new_entry(now));
+        self.admit(&mut admission, client, new_entry(now), Some(now.wall_ms));
         let mut entry = self.map.entry(client).or_insert_with(|| new_entry(now));
         // The entry's own lock suffices from here on: other clients come in meanwhile.
         drop(admission);
@@ -196,13 +197,14 @@ impl Table {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a client in unless it is there, after making room.
-    fn admit(&self, admission: &mut Admission, client: Client, entry: Entry) {
+    /// Puts a client in unless it is there, after making room. Who is dropped for a request is
+    /// remembered if it is known by then; a client that comes from a file has no time.
+    fn admit(&self, admission: &mut Admission, client: Client, entry: Entry, wall_ms: Option<u64>) {
         if self.map.contains_key(&client) {
             return;
         }
         while self.map_len() >= self.capacity {
-            self.evict(admission);
+            self.evict(admission, wall_ms);
         }
         self.map.insert(client, entry);
         admission.note_in(client);
@@ -215,7 +217,7 @@ impl Table {
 
     /// Drops the client that was seen longest ago: of the network that has more than its share, of
     /// all where none has (LIMIT-9).
-    fn evict(&self, admission: &mut Admission) {
+    fn evict(&self, admission: &mut Admission, wall_ms: Option<u64>) {
         let mut of = admission.over_share();
         loop {
             let queue = admission.queue(of);
@@ -227,11 +229,11 @@ impl Table {
                 *queue = oldest.into();
                 continue;
             };
-            if self
-                .map
-                .remove_if(&client, |_, entry| entry.seen_ns == seen_ns)
-                .is_some()
-            {
+            let dropped = (self.map).remove_if(&client, |_, entry| entry.seen_ns == seen_ns);
+            if let Some((_, entry)) = dropped {
+                if let Some(wall_ms) = wall_ms {
+                    self.remember(client, &entry, wall_ms);
+                }
                 admission.note_out(client);
                 self.len.fetch_sub(1, Ordering::Relaxed);
                 self.evicted.fetch_add(1, Ordering::Relaxed);
@@ -386,7 +388,7 @@ impl ClientTable for Table {
         admission.from_file = (admission.from_file + 1).min(SEEN_BASE - 1);
         let mut entry = Entry::new(admission.from_file, 0);
         fill(&mut entry);
-        self.admit(&mut admission, row.client, entry);
+        self.admit(&mut admission, row.client, entry, None);
         let seen_ns = admission.from_file;
         admission.note_old(seen_ns, row.client);
     }
@@ -434,6 +436,10 @@ impl ClientTable for Table {
 
     fn put_shared(&self, row: SharedRow) {
         self.shared.put(&row);
+    }
+
+    fn remember_after(&self, after: Option<Duration>) {
+        self.known.remember_after(after);
     }
 
     fn known_rows(&self) -> Vec<KnownRow> {
@@ -712,6 +718,38 @@ mod tests {
         table.touch(Client::V4(6), at(9), |_| ());
         let kept = table.rows().into_iter().map(|row| row.client);
         assert_eq!(kept.collect::<Vec<_>>(), [3, 4, 6].map(Client::V4));
+    }
+
+    /// SHARE-4: who is known by the time at which the full table drops it is remembered, though all
+    /// of its requests ended before; nobody else is, and nobody where no limit asks.
+    #[test]
+    fn who_is_known_when_it_is_dropped_is_remembered() {
+        let minute = Duration::from_secs(60);
+        let later = |millis: u64| at(60_000 + millis);
+        for asks in [true, false] {
+            let table = Table::with_capacity(4);
+            table.remember_after(asks.then_some(minute));
+            for (client, passed, refused) in [(1u64, 5, 0), (2, 1, 1), (3, 2, 1), (4, 1, 0)] {
+                // The last one comes a minute later than the others.
+                let came = at(if client == 4 { 60_000 } else { client });
+                table.touch(Client::V4(client as u32), came, |entry| {
+                    for _ in 0..passed {
+                        entry.note_passed(came.wall_ms, false);
+                    }
+                    entry.refused += refused;
+                });
+            }
+            for flood in 0..4 {
+                table.touch(Client::V4((flood + 9) << 16), later(10), |_| ());
+            }
+            assert_eq!(table.len(), 4);
+            let known = |client| {
+                let now_ms = later(10).wall_ms;
+                table.known().knows(Client::V4(client), minute, now_ms)
+            };
+            assert_eq!([1, 2, 3, 4].map(known), [asks, false, asks, false]);
+            assert_eq!(table.known().count(), if asks { 2 } else { 0 });
+        }
     }
 
     /// LIMIT-7: while one client's entry is worked on, new clients are admitted.

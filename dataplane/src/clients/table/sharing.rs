@@ -38,6 +38,13 @@ impl Table {
             .flatten()
     }
 
+    /// A client is dropped from the table: one that is known by now is remembered (SHARE-4).
+    pub(super) fn remember(&self, client: Client, entry: &Entry, wall_ms: u64) {
+        if !self.only_asks {
+            self.known.remember(client, || entry.standing(), wall_ms);
+        }
+    }
+
     /// What clients count together.
     pub fn shared(&self) -> &SharedCounts {
         &self.shared
