@@ -35,8 +35,9 @@ mod kept;
 /// (SHARE-5).
 const MAX_KEYS: usize = 20_000;
 
-/// Refusals that wait to be told. Each key has one a minute; further ones are not told.
-const MAX_REFUSALS: usize = 64;
+/// Refusals that wait to be told. Each key has one a minute; one that finds no room is told with
+/// the key's next refusal.
+const MAX_REFUSALS: usize = 1024;
 
 /// So much of a field's value is told apart.
 const MAX_FIELD: usize = 4 * 1024;
@@ -249,21 +250,23 @@ impl Held {
         count.full(&limit.quotas, wall_ms)
     }
 
-    /// Keeps a refusal to be told, unless one of its key was told within a minute.
+    /// Keeps a refusal to be told, unless one of its key was told within a minute. Without room it
+    /// is as if it had not been asked: the key's next refusal is told.
     fn tell(&mut self, full: &Full<'_>, wall_ms: u64) -> bool {
         let count = self.count(full.rule, full.key, Which::First);
         let Some((estimate, clients)) = count.tells(full.quota, wall_ms) else {
             return false;
         };
-        if self.refusals.len() < MAX_REFUSALS {
-            self.refusals.push(SharedRefusal {
-                rule: Arc::clone(full.rule),
-                key: full.key,
-                quota: full.quota,
-                estimate,
-                clients,
-                at_ms: wall_ms,
-            });
+        self.refusals.push(SharedRefusal {
+            rule: Arc::clone(full.rule),
+            key: full.key,
+            quota: full.quota,
+            estimate,
+            clients,
+            at_ms: wall_ms,
+        });
+        if self.refusals.len() >= MAX_REFUSALS {
+            return false;
         }
         true
     }

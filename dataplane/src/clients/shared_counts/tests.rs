@@ -256,6 +256,36 @@ fn the_key_seen_longest_ago_goes() {
 }
 
 /// SHARE-2, RULE-8: a limit of a netblock bans once its clients' own requests are too many, never
+#[test]
+        let sharing = sharing(&counts, client(block << 8), &());
+        let who = (Origin::default(), Standing::default());
+    };
+}
+
+/// SHARE-8: of more keys than wait at once to be told, each is told: with its first refusal, or
+/// with the next one once there is room.
+#[test]
+fn every_key_that_is_refused_is_told() {
+    let counts = SharedCounts::default();
+    let limits = [refuse("block", Per::Netblock, 1)];
+    let keys = u32::try_from(MAX_REFUSALS).unwrap() + 500;
+    let ask = |block: u32| {
+        let sharing = sharing(&counts, client(block << 8), &());
+        let who = (Origin::default(), Standing::default());
+        sharing.take(limits.iter(), who, at(NOW)).is_some()
+    };
+    assert!((0..keys).all(|block| !ask(block)));
+    assert!((0..keys).all(ask));
+    let mut told = counts.take_refusals();
+    assert_eq!(told.len(), MAX_REFUSALS);
+    assert!((0..keys).all(ask));
+    told.append(&mut counts.take_refusals());
+    assert!((0..keys).all(ask));
+    assert!(counts.take_refusals().is_empty());
+    let told: std::collections::HashSet<_> = told.iter().map(|of| of.key).collect();
+    assert_eq!(told.len(), keys as usize);
+}
+
 /// for what pages of other sites asked for, which it refuses.
 #[test]
 fn a_netblock_is_banned_for_its_own_requests() {
