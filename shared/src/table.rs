@@ -101,12 +101,17 @@ impl RuleCount {
 /// What the counts stand at that clients share (SHARE-8).
 #[derive(Clone, Debug, Default)]
 pub struct SharedCountsUse {
-    /// Keys that are kept.
-    pub keys: u64,
-    /// Keys that gave way to others, since the start.
+    /// Counts that gave way to others, since the start.
     pub evicted: u64,
     /// The limits that have counts; one whose `per` was edited once for each of them.
     pub rules: Vec<SharedUse>,
+}
+
+impl SharedCountsUse {
+    /// Counts of these limits that are kept.
+    pub fn counts(&self) -> u64 {
+        self.rules.iter().map(|of| of.counts).sum()
+    }
 }
 
 /// How full the counts of a shared limit are.
@@ -120,6 +125,8 @@ pub struct SharedUse {
     pub ratio: f64,
     /// Its keys.
     pub keys: u64,
+    /// Its counts: a key has two where a known client needed the second (SHARE-4).
+    pub counts: u64,
 }
 
 /// What one window of a count has counted that clients share.
@@ -222,16 +229,16 @@ pub trait ClientTable: Send + Sync {
     /// Puts such a count in, in place of what is held.
     fn put_shared(&self, row: SharedRow);
 
+    /// From now on a client that is dropped for want of room is remembered if it is known after
+    /// this time; none where no limit asks who is known (SHARE-4).
+    fn remember_after(&self, after: Option<Duration>);
+
     /// The clients that are remembered as known, the one seen longest ago first. Locks one shard at
     /// a time.
     fn known_rows(&self) -> Vec<KnownRow>;
 
     /// Puts one in, in place of what is held.
     fn put_known(&self, row: KnownRow);
-
-    /// From now on a client that is dropped for want of room is remembered if it is known after
-    /// this time; none where no limit asks who is known (SHARE-4).
-    fn remember_after(&self, after: Option<Duration>);
 
     /// How many are remembered.
     fn known_len(&self) -> u64;

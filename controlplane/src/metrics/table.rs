@@ -241,8 +241,8 @@ pub(super) static METRICS: &[Metric] = &[
     ),
     row(
         "waf_shared_keys",
-        "Counts of limits that clients share, held now.",
-        Gauge(|facts| float(facts.shared.keys)),
+        "Counts of the limits in force that clients share, held now.",
+        Gauge(|facts| float(facts.shared.counts())),
     ),
     row(
         "waf_shared_keys_evicted_total",

@@ -102,13 +102,13 @@ fn facts() -> Facts {
         }],
         known: 76,
         shared: SharedCountsUse {
-            keys: 33,
             evicted: 34,
             rules: vec![SharedUse {
                 rule: hit(RuleKind::Limit, "search"),
                 per: "all",
                 ratio: 0.5,
                 keys: 3,
+                counts: 33,
             }],
         },
         fleet: Some(FleetFacts {

@@ -31,8 +31,8 @@ mod count;
 mod fleet;
 mod kept;
 
-/// Keys that are kept, of all limits together; the one that was seen longest ago goes first
-/// (SHARE-5).
+/// Counts that are kept, of all limits together; the one that was seen longest ago goes first,
+/// those of all clients never (SHARE-5).
 const MAX_KEYS: usize = 20_000;
 
 /// Refusals that wait to be told. Each key has one a minute; one that finds no room is told with
@@ -188,25 +188,26 @@ impl SharedCounts {
         let of_keys = of_keys.map(|((_, key, which), count)| (key.per(), *which, count));
         let of_all = held.all.iter();
         let of_all = of_all.map(|((_, which), count)| (SharedKey::All.per(), *which, count));
-        let first = |(per, which, count)| (which == Which::First).then_some((per, count));
-        for (per, count) in of_keys.chain(of_all).filter_map(first) {
-            let ratio = count.ratio(wall_ms);
+        for (per, which, count) in of_keys.chain(of_all) {
+            let is_first = which == Which::First;
+            let ratio = if is_first { count.ratio(wall_ms) } else { 0.0 };
             let is_it = |of: &&mut SharedUse| of.per == per && Arc::ptr_eq(&of.rule, &count.rule);
             match rules.iter_mut().find(is_it) {
                 Some(of) => {
                     of.ratio = of.ratio.max(ratio);
-                    of.keys += 1;
+                    of.keys += u64::from(is_first);
+                    of.counts += 1;
                 }
                 None => rules.push(SharedUse {
                     rule: Arc::clone(&count.rule),
                     per,
                     ratio,
-                    keys: 1,
+                    keys: u64::from(is_first),
+                    counts: 1,
                 }),
             }
         }
         SharedCountsUse {
-            keys: (held.keys.len() + held.all.len()) as u64,
             evicted: held.evicted,
             rules,
         }
@@ -225,12 +226,25 @@ impl Held {
     fn count(&mut self, rule: &Arc<Rule>, key: SharedKey, which: Which) -> &mut Count {
         let (place, made) = (Arc::as_ptr(rule).addr(), || Count::new(rule));
         if key == SharedKey::All {
-            return self.all.get_or_insert_mut((place, which), made);
+            let key = (place, which);
+            if !self.all.contains(&key) {
+                self.make_room();
+            }
+            return self.all.get_or_insert_mut(key, made);
         }
         let key = (place, key, which);
-        let is_new = !self.keys.contains(&key);
-        self.evicted += u64::from(is_new && self.keys.len() == self.keys.cap().get());
+        if !self.keys.contains(&key) {
+            self.make_room();
+        }
         self.keys.get_or_insert_mut(key, made)
+    }
+
+    /// Makes room for one count: the one that was seen longest ago goes, never one of all clients.
+    fn make_room(&mut self) {
+        let is_full = self.keys.len() + self.all.len() >= self.keys.cap().get();
+        if is_full && self.keys.pop_lru().is_some() {
+            self.evicted += 1;
+        }
     }
 
     /// Why a count has no room for the request of a client, which is given by its hash; none of a
@@ -253,6 +267,9 @@ impl Held {
     /// Keeps a refusal to be told, unless one of its key was told within a minute. Without room it
     /// is as if it had not been asked: the key's next refusal is told.
     fn tell(&mut self, full: &Full<'_>, wall_ms: u64) -> bool {
+        if self.refusals.len() >= MAX_REFUSALS {
+            return false;
+        }
         let count = self.count(full.rule, full.key, Which::First);
         let Some((estimate, clients)) = count.tells(full.quota, wall_ms) else {
             return false;
@@ -265,9 +282,6 @@ impl Held {
             clients,
             at_ms: wall_ms,
         });
-        if self.refusals.len() >= MAX_REFUSALS {
-            return false;
-        }
         true
     }
 

@@ -229,10 +229,11 @@ fn what_is_refused_counts_nowhere() {
     assert_eq!(names, [None, narrow(), narrow(), None, None, wide]);
 }
 
-/// SHARE-5: the key that was seen longest ago goes first; that of all clients never.
+/// SHARE-5: the key that was seen longest ago goes first; that of all clients never, though it
+/// counts.
 #[test]
 fn the_key_seen_longest_ago_goes() {
-    let counts = SharedCounts::with_capacity(3);
+    let counts = SharedCounts::with_capacity(4);
     let limits = [
         refuse("all", Per::All, 100),
         refuse("block", Per::Netblock, 1),
@@ -250,16 +251,28 @@ fn the_key_seen_longest_ago_goes() {
     assert!(ask(1));
     assert_eq!([4, 1, 2].map(&mut ask), [false, true, false]);
     let usage = counts.usage(NOW);
-    assert_eq!((usage.keys, usage.evicted), (4, 2));
+    assert_eq!((usage.counts(), usage.evicted), (4, 2));
     let of_all = usage.rules.iter().find(|of| of.rule.name == "all").unwrap();
     assert!((of_all.ratio - 0.05).abs() < 1e-9, "{}", of_all.ratio);
 }
 
-/// SHARE-2, RULE-8: a limit of a netblock bans once its clients' own requests are too many, never
+/// SHARE-5: a count of all clients that comes late has its room from the others.
 #[test]
+fn the_bound_holds_for_a_late_count_of_all() {
+    let counts = SharedCounts::with_capacity(3);
+    let (block, all) = (
+        [refuse("block", Per::Netblock, 9)],
+        [refuse("all", Per::All, 9)],
+    );
+    let ask = |limits: &[Limit], block: u32| {
         let sharing = sharing(&counts, client(block << 8), &());
         let who = (Origin::default(), Standing::default());
+        assert_eq!(sharing.take(limits.iter(), who, at(NOW)), None);
     };
+    (1..=5).for_each(|number| ask(&block, number));
+    ask(&all, 1);
+    let usage = counts.usage(NOW);
+    assert_eq!((usage.counts(), usage.evicted), (3, 3));
 }
 
 /// SHARE-8: of more keys than wait at once to be told, each is told: with its first refusal, or
@@ -286,6 +299,7 @@ fn every_key_that_is_refused_is_told() {
     assert_eq!(told.len(), keys as usize);
 }
 
+/// SHARE-2, RULE-8: a limit of a netblock bans once its clients' own requests are too many, never
 /// for what pages of other sites asked for, which it refuses.
 #[test]
 fn a_netblock_is_banned_for_its_own_requests() {
@@ -376,7 +390,7 @@ fn a_question_counts_nothing() {
         [ask(true), ask(true), ask(false), ask(true)],
         [false, false, false, true]
     );
-    assert_eq!(counts.usage(NOW).keys, 2);
+    assert_eq!(counts.usage(NOW).counts(), 2);
 }
 
 /// Known since an hour ago.
