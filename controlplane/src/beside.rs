@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io::{self, BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError, bounded};
@@ -36,6 +36,32 @@ pub(crate) fn replace(
         let _ = fs::remove_file(&new);
     }
     written
+}
+
+/// Files set aside that are kept of each: `.bad`, `.bad.1` … `.bad.9` (STATE-5).
+const MAX_BAD: usize = 10;
+
+/// Where the file of this path is set aside, `NAME.bad`, which is free then: those that were set
+/// aside before move on by one, and the oldest goes.
+///
+/// # Errors
+/// Those of the system.
+pub(crate) fn room_aside(path: &Path) -> io::Result<PathBuf> {
+    let numbered = |number: usize| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(".bad");
+        if number > 0 {
+            name.push(format!(".{number}"));
+        }
+        PathBuf::from(name)
+    };
+    for number in (0..MAX_BAD - 1).rev() {
+        match fs::rename(numbered(number), numbered(number + 1)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+    }
+    Ok(numbered(0))
 }
 
 /// A file that a thread of its own writes: a disk that hangs holds up nobody else.

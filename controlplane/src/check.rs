@@ -23,6 +23,7 @@ use crate::fleet::Ready;
 use crate::guarded;
 use crate::lookup;
 use crate::rules;
+use crate::shared_state;
 use crate::state::document::Document as _;
 use crate::state::{StateError, may_enter};
 use crate::wiring::ControlError;
@@ -68,6 +69,7 @@ pub fn check(settings: &Settings, clock: &Clock) -> Found {
         let (files, faults) = KnownFiles::read(dir);
         found.faults.extend(faults.iter().map(ToString::to_string));
         found.faults.extend(too_many_bans(settings, &files, now));
+        found.warnings.extend(shared_state::warning(dir));
         found.files = files;
     }
     let tokens = Tokens::read(&settings.endpoints).err();

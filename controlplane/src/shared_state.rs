@@ -2,15 +2,18 @@
 //! crawlers (SHARE-4, SHARE-8, CRAWL-4), over a restart: `shared.json`. Beside the state files, and
 //! none of them: with 200,000 known clients a copy of it in memory, to tell edits from, would be
 //! many times what they take there. Nobody edits it while the service runs; what lies there at a
-//! start is judged, and put in or left aside as a whole.
+//! start is judged, and put in or left aside as a whole; the next write keeps what does not fit as
+//! `shared.json.bad`.
 //!
 //! A thread of its own gathers and writes, every `WAF_STATE_COUNTER_INTERVAL` and at a stop or a
 //! hand-over, which wait for it a bounded time. Where there is nothing of it, there is no file.
 
+use std::fs;
 use std::io;
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, TryRecvError, bounded};
@@ -155,12 +158,21 @@ pub(crate) struct SharedState {
     /// Who is not banned by the service itself, verified crawlers among them.
     spared: Arc<Spared>,
     /// What the process before left, until it is put in.
-    before: Option<Receiver<Option<Written>>>,
+    before: Option<Receiver<Result<Option<Written>, Unfit>>>,
     /// The write that is under way.
     writing: Option<Writing>,
     written_ns: u64,
-    /// Whether the file is there, or was written: one that says nothing is not made.
-    is_there: bool,
+    /// Whether what lies there does not fit: it is set aside before another takes its place.
+    is_unfit: Arc<AtomicBool>,
+}
+
+/// What lies there cannot be put in.
+#[derive(Debug, thiserror::Error)]
+enum Unfit {
+    #[error("what clients share, who is known and who is a crawler cannot be read: {0}")]
+    Unread(#[from] io::Error),
+    #[error("it does not fit: {0}; nothing of it is in force")]
+    Misfit(Fault),
 }
 
 impl SharedState {
@@ -185,7 +197,7 @@ impl SharedState {
             before: None,
             writing: None,
             written_ns: now.mono_ns,
-            is_there: false,
+            is_unfit: Arc::default(),
         };
         match before.recv_timeout(PATIENCE) {
             Ok(written) => state.put(written, table, rules, now),
@@ -196,13 +208,21 @@ impl SharedState {
 
     fn put(
         &mut self,
-        written: Option<Written>,
+        written: Result<Option<Written>, Unfit>,
         table: &dyn ClientTable,
         rules: &RuleSet,
         now: Now,
     ) {
-        let Some(written) = written else { return };
-        self.is_there = true;
+        let written = match written {
+            Ok(Some(written)) => written,
+            Ok(None) => return,
+            Err(unfit) => {
+                tracing::warn!("{}", unfit.sentence(&self.path));
+                // The thread that writes was not begun yet.
+                self.is_unfit.store(true, Ordering::Relaxed);
+                return;
+            }
+        };
         let crawlers = written.crawlers.into_iter().take(MAX_CRAWLER_CLIENTS);
         let crawlers = crawlers.map(|CrawlerForm { client, until }| (client, until.0));
         self.spared.put_crawlers(crawlers, now.wall_ms);
@@ -275,28 +295,53 @@ impl SharedState {
         }
     }
 
-    fn told(&mut self, outcome: &io::Result<()>) {
-        match outcome {
-            Ok(()) => self.is_there = true,
-            Err(error) => {
-                let file = self.path.display();
-                tracing::warn!(%file, %error, "what clients share, who is known and who is a crawler is not kept");
-            }
+    fn told(&self, outcome: &io::Result<()>) {
+        if let Err(error) = outcome {
+            let file = self.path.display();
+            tracing::warn!(%file, %error, "what clients share, who is known and who is a crawler is not kept");
         }
     }
 
     fn begin(&self, table: &Arc<dyn ClientTable>) -> Option<Writing> {
-        let (path, table, is_there) = (self.path.clone(), Arc::clone(table), self.is_there);
-        let spared = Arc::clone(&self.spared);
+        let (path, table) = (self.path.clone(), Arc::clone(table));
+        let (spared, is_unfit) = (Arc::clone(&self.spared), Arc::clone(&self.is_unfit));
         let begun = Writing::begin("weir-shared", move || {
             let written = gathered(&*table, &spared);
-            match written.is_empty() && !is_there {
-                true => Ok(()),
-                false => write(&path, &written),
+            let is_there = path.symlink_metadata().is_ok();
+            if written.is_empty() && !is_there {
+                return Ok(());
             }
+            // Relaxed: one such thread follows the other.
+            if is_there && is_unfit.load(Ordering::Relaxed) {
+                set_aside(&path)?;
+                is_unfit.store(false, Ordering::Relaxed);
+            }
+            write(&path, &written)
         });
         begun.ok()
     }
+}
+
+/// What a start would say of the file in this directory, and go on without it.
+pub(crate) fn warning(state_dir: &Path) -> Option<String> {
+    let path = state_dir.join(FILE);
+    let unfit = read(&path).err()?;
+    Some(unfit.sentence(&path))
+}
+
+impl Unfit {
+    fn sentence(&self, path: &Path) -> String {
+        let file = path.display();
+        format!("{file}: {self}; the next write sets it aside as {file}.bad")
+    }
+}
+
+fn set_aside(path: &Path) -> io::Result<()> {
+    let aside = beside::room_aside(path)?;
+    fs::rename(path, &aside)?;
+    let (file, aside) = (path.display(), aside.display());
+    tracing::warn!(%file, "what does not fit is set aside as {aside}");
+    Ok(())
 }
 
 impl Written {
@@ -324,28 +369,16 @@ fn gathered(table: &dyn ClientTable, spared: &Spared) -> Written {
     }
 }
 
-/// What lies there; none where it is nothing that fits, which is told.
-fn read(path: &Path) -> Option<Written> {
+/// What lies there; none where nothing does.
+fn read(path: &Path) -> Result<Option<Written>, Unfit> {
     let bytes = match guarded::read(path, MAX_BYTES) {
         Ok(bytes) => bytes,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
-        Err(error) => {
-            let file = path.display();
-            tracing::warn!(%file, %error, "what clients share, who is known and who is a crawler cannot be read");
-            return None;
-        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error.into()),
     };
     match serde_json::from_slice::<Written>(&bytes) {
-        Ok(written) if written.version == 1 => Some(written),
-        Ok(_) | Err(_) => {
-            let file = path.display();
-            let fault = fault(&bytes);
-            tracing::warn!(
-                %file, line = fault.line, column = fault.column, pointer = fault.pointer,
-                "{file} does not fit: {fault}; nothing of it is in force"
-            );
-            None
-        }
+        Ok(written) if written.version == 1 => Ok(Some(written)),
+        Ok(_) | Err(_) => Err(Unfit::Misfit(fault(&bytes))),
     }
 }
 
@@ -383,12 +416,12 @@ fn write(path: &Path, written: &Written) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
     use std::os::unix::fs::symlink;
 
     use rustix::fs::{CWD, FileType, Mode, mknodat};
     use serde_json::{Value, json};
     use weir_schema::Schema;
+    use weir_shared::clock::Clock;
     use weir_shared::window::Window;
 
     use super::*;
@@ -451,7 +484,7 @@ mod tests {
             text["known"][1],
             json!({"client": "2001:db8:1:2::/64", "since": "2026-11-21T16:00:00Z", "lead": 5})
         );
-        let read = read(&path).unwrap();
+        let read = read(&path).unwrap().unwrap();
         assert_eq!(read.known.len(), 2);
         let crawler = json!({"client": "66.249.66.1", "until": "2026-11-21T16:00:00Z"});
         assert_eq!(text["crawlers"], json!([crawler]));
@@ -498,12 +531,34 @@ mod tests {
         assert!(!beside.exists());
     }
 
+    /// SHARE-8, STATE-5: what does not fit stops no start, a check tells it, and no write loses it:
+    /// the first one sets it aside.
+    #[test]
+    fn what_does_not_fit_is_set_aside() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(FILE);
+        let theirs = r#"{"version":2,"counts":[],"known":[]}"#;
+        fs::write(&path, theirs).unwrap();
+        let told = warning(dir.path()).unwrap();
+        assert!(told.contains("unknown version 2"), "{told}");
+        let (table, rules) = (crate::testing::empty_table(), RuleSet::default());
+        let now = Clock::manual(NOW).0.now();
+        let mut state = SharedState::start(dir.path(), &*table, &Arc::default(), &rules, now);
+        state.keep(&table);
+        state.keep(&table);
+        let aside = dir.path().join("shared.json.bad");
+        assert_eq!(fs::read_to_string(aside).unwrap(), theirs);
+        assert!(!dir.path().join("shared.json.bad.1").exists());
+        assert!(read(&path).unwrap().is_some());
+        assert_eq!(warning(dir.path()), None);
+    }
+
     /// SHARE-8: a file that is cut, or none of ours, is as none; a rule that is gone has no count.
     #[test]
     fn what_does_not_fit_is_left_aside() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(FILE);
-        assert!(read(&path).is_none());
+        assert!(read(&path).unwrap().is_none());
         for (text, told) in [
             (
                 "",
@@ -535,12 +590,14 @@ mod tests {
             ),
         ] {
             fs::write(&path, text).unwrap();
-            assert!(read(&path).is_none(), "{text}");
-            assert_eq!(fault(text.as_bytes()).to_string(), told);
+            let Err(Unfit::Misfit(fault)) = read(&path) else {
+                panic!("{text}")
+            };
+            assert_eq!(fault.to_string(), told);
         }
         let text = r#"{"version":1,"counts":[{"rule":"x","per":"all","key":"all","windows":[]}],"known":[]}"#;
         fs::write(&path, text).unwrap();
-        let counts = read(&path).unwrap().counts.into_iter();
+        let counts = read(&path).unwrap().unwrap().counts.into_iter();
         assert_eq!(
             counts
                 .filter_map(|count| count.row(&RuleSet::default()))

@@ -20,11 +20,9 @@ use super::entry::{
 };
 use super::list_file::LISTS;
 use super::swap::Place;
+use crate::beside;
 use crate::json::{self, Strict};
 use crate::state::fault::Fault;
-
-/// Files set aside that are kept, as of a state file (STATE-5).
-const MOST_ASIDE: usize = 10;
 
 /// Every entry of the file.
 pub(crate) type Entries = BTreeMap<ListKey, Entry>;
@@ -296,29 +294,19 @@ fn apply(entries: &mut Entries, changes: &[FileChange]) -> bool {
 /// Keeps a copy of what does not fit: the newest is `.bad`. The file itself stays until another
 /// takes its place.
 fn set_aside(path: &Path, bytes: &[u8]) -> io::Result<PathBuf> {
-    let name = |number: usize| {
-        let mut name = path.as_os_str().to_owned();
-        name.push(".bad");
-        if number > 0 {
-            name.push(format!(".{number}"));
-        }
-        PathBuf::from(name)
-    };
-    if fs::read(name(0)).is_ok_and(|held| held == bytes) {
-        return Ok(name(0));
+    let mut newest = path.as_os_str().to_owned();
+    newest.push(".bad");
+    let newest = PathBuf::from(newest);
+    if fs::read(&newest).is_ok_and(|held| held == bytes) {
+        return Ok(newest);
     }
-    for number in (1..MOST_ASIDE).rev() {
-        match fs::rename(name(number - 1), name(number)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-    }
+    let newest = beside::room_aside(path)?;
     let mut options = OpenOptions::new();
     let options = options.write(true).create_new(true).mode(0o600);
-    let mut file = options.open(name(0))?;
+    let mut file = options.open(&newest)?;
     file.write_all(bytes)?;
     file.sync_all()?;
-    Ok(name(0))
+    Ok(newest)
 }
 
 #[cfg(test)]

@@ -16,9 +16,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use super::stat::{Seen, Stat, content};
 use super::store::{Staged, Step, Store};
-
-/// Files set aside that are kept for each state file: `.bad`, `.bad.1` … `.bad.9` (STATE-5).
-const MAX_BAD: usize = 10;
+use crate::beside;
 
 /// What became of a [`Store::commit`].
 pub(super) enum Commit {
@@ -263,17 +261,7 @@ impl Store {
     /// Moves a bad file into the row of those set aside: the newest is `.bad`, the eleventh is
     /// dropped.
     fn rotate(&self, name: &str, bad: &Path) -> io::Result<()> {
-        let numbered = |number: usize| match number {
-            0 => self.dir.join(format!("{name}.bad")),
-            _ => self.dir.join(format!("{name}.bad.{number}")),
-        };
-        for number in (0..MAX_BAD - 1).rev() {
-            match fs::rename(numbered(number), numbered(number + 1)) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                Ok(()) | Err(_) => {}
-            }
-        }
-        fs::rename(bad, numbered(0))
+        fs::rename(bad, beside::room_aside(&self.path(name))?)
     }
 
     /// Whether the old file, after a swap, is the one that was last seen.
