@@ -6,6 +6,7 @@ use weir_shared::lookup::{AsNumber, Country};
 use weir_shared::rules::{Matcher, RuleKind};
 use weir_shared::window::{RuleSpan, Window};
 
+use super::telling::MAX_REFUSALS;
 use super::*;
 
 const NOW: u64 = 1_795_276_800_000;
