@@ -172,7 +172,9 @@ fn a_strange_version_is_not_taken() {
     let nothing = feeds(state.path(), &["accept", "drop"]);
     assert_eq!(nothing.code, 1);
     assert!(
-        nothing.err.contains("no version of it that was not taken"),
+        nothing
+            .err
+            .contains("no version of it that could be accepted"),
         "{}",
         nothing.err
     );
@@ -230,6 +232,48 @@ fn a_strange_version_is_not_taken() {
     });
     weir.get("/a", "198.51.100.8").expect(429);
     assert!(!state.path().join("feeds/drop.refused").exists());
+}
+
+/// FEED-5: a publisher that lists nobody any more is believed where an operator says so.
+#[test]
+fn an_empty_version_is_accepted() {
+    let publisher = Publisher::plain();
+    publisher.publishes(&lines(2));
+    let application = Application::ok();
+    let (weir, state) = start(&application, &one(&publisher), &[]);
+    wait_for_outcome(&weir, "drop", "taken");
+    weir.get("/a", "198.51.100.1").expect(429);
+    publisher.publishes("# empty now\n");
+    let fetched = feeds(state.path(), &["fetch", "drop"]);
+    assert!(fetched.out.contains("it has no entry"), "{}", fetched.out);
+    let accepted = feeds(state.path(), &["accept", "drop"]);
+    assert_eq!(
+        (accepted.code, &*accepted.out),
+        (0, "drop: taken; 0 entries hold\n")
+    );
+    wait_until("it is in force", || {
+        weir.get("/a", "198.51.100.1").status == 200
+    });
+}
+
+/// FEED-2, RULE-1: lines of a feed that are no netblocks are skipped, and told with the numbers of
+/// the first five, once a version.
+#[test]
+fn skipped_lines_are_told() {
+    let publisher = Publisher::plain();
+    publisher.publishes("198.51.100.1\nno\n1.2.3\n300.1.1.1\n192.0.2.0/33\nx\ny\n198.51.100.2\n");
+    let application = Application::ok();
+    let (weir, state) = start(&application, &one(&publisher), &[]);
+    let feed = wait_for_outcome(&weir, "drop", "taken");
+    assert_eq!(feed["entries"], 2, "{feed}");
+    let told = "lines of the feed skipped, as they are no netblocks: 6; the first: [2, 3, 4, 5, 6]";
+    weir.wait_for_process_log(&[told]);
+    let again = feeds(state.path(), &["fetch", "drop"]);
+    assert!(again.out.starts_with("drop: unchanged"), "{}", again.out);
+    publisher.publishes("198.51.100.3\nno\n");
+    feeds(state.path(), &["fetch", "drop"]);
+    weir.wait_for_process_log(&["no netblocks: 1; the first: [2]"]);
+    assert_eq!(weir.process_log_text().matches(told).count(), 1);
 }
 
 /// FEED-5: entries that cover a trusted proxy, private addresses or too much are left out and told;

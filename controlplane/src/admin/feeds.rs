@@ -10,7 +10,7 @@ use weir_shared::units::Time;
 
 use super::problem::{Problem, json as json_answer};
 use crate::feeds::handle::FeedsHandle;
-use crate::feeds::kept::{NotAccepted, Report};
+use crate::feeds::report::{NotAccepted, Report};
 
 /// What is asked.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -1,6 +1,6 @@
 //! What the metrics tell of a feed (FEED-8).
 
-use super::kept::{Outcome, Report};
+use super::report::{Outcome, Report};
 
 /// One feed's.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -10,7 +10,7 @@ use weir_shared::rules::Feed;
 use weir_shared::settings::Settings;
 
 use super::facts::FeedFacts;
-use super::kept::{NotAccepted, Report};
+use super::report::{NotAccepted, Report};
 use super::said::{Order, Outer, Outlets, Said, Shared};
 use super::thread::{self, Feeding};
 use super::wanted::Wanted;

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use weir_shared::netblock::Netblock;
 use weir_shared::spans::Spans;
 
-use crate::netblock_list::{self, MAX_LISTED, Unusable};
+use crate::netblock_list::{self, ListText, MAX_LISTED, Unusable};
 
 /// The widest that an entry may be, alone or with those beside it.
 const WIDEST_V4: u32 = 8;
@@ -28,13 +28,17 @@ const PRIVATE: [&str; 11] = [
     "fec0::/10",
 ];
 
-/// The netblocks of a list. An error is the end of a sentence.
-pub(super) fn read(bytes: &[u8]) -> Result<Vec<Netblock>, String> {
+/// What a list says, be it nothing. An error is the end of a sentence: it is no list.
+pub(super) fn read(bytes: &[u8]) -> Result<ListText, String> {
     if bytes.trim_ascii_start().first() == Some(&b'<') {
         return Err("it is a page, and a text, JSON or JSON lines is expected".to_owned());
     }
     match netblock_list::parse(bytes, MAX_LISTED) {
-        Ok(list) => Ok(list.netblocks),
+        Ok(list) if list.netblocks.is_empty() && list.skipped > 0 => Err(format!(
+            "it has no entry, and {} lines that are no netblock",
+            list.skipped
+        )),
+        Ok(list) => Ok(list),
         Err(Unusable::NotJson(fault)) => Err(format!("it has a fault in {fault}")),
         Err(Unusable::TooMany(most)) => Err(format!("it has more than {most} entries")),
     }

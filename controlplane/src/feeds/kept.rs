@@ -11,56 +11,14 @@ use super::copy::{Copies, Copy, Head, digest};
 use super::due::{Due, Random};
 use super::fetch::{Failure, Fetched, Validators};
 use super::judge::{Guard, bounded, judge, read};
-use super::wanted::{FeedUrl, Use, Wanted};
+use super::report::{NotAccepted, Outcome, Report};
+use super::wanted::{FeedUrl, Wanted};
+use crate::netblock_list::ListText;
 
 /// How often it is told that a version is still not taken.
 const DAY_MS: u64 = 86_400_000;
 /// Entries that are named where some are left out.
 const MAX_NAMED: usize = 5;
-
-/// How a fetch ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Outcome {
-    /// Its version holds.
-    Taken,
-    /// The version that holds is the current one.
-    Unchanged,
-    /// Its version is not taken (FEED-5).
-    Refused,
-    /// Nothing whole came.
-    Failed,
-}
-
-impl Outcome {
-    /// All of them, in the order of the metrics.
-    pub(crate) const ALL: [Self; 4] = [Self::Taken, Self::Unchanged, Self::Refused, Self::Failed];
-
-    /// As answers and metrics have it.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Taken => "taken",
-            Self::Unchanged => "unchanged",
-            Self::Refused => "refused",
-            Self::Failed => "failed",
-        }
-    }
-}
-
-/// What is told of a feed (FEED-8).
-#[derive(Clone, Debug)]
-pub(crate) struct Report {
-    pub(crate) used: Option<Use>,
-    /// The version that holds.
-    pub(crate) feed: Arc<Feed>,
-    /// When it was asked for last.
-    pub(crate) checked: Option<Time>,
-    pub(crate) outcome: Option<Outcome>,
-    /// Why it was not taken, or nothing came.
-    pub(crate) error: Option<String>,
-    pub(crate) next: Time,
-    /// By [`Outcome::ALL`].
-    pub(crate) fetches: [u64; Outcome::ALL.len()],
-}
 
 /// A version that the rules may take.
 pub(crate) struct Offered {
@@ -96,6 +54,10 @@ pub(super) struct Kept {
     head: Option<Head>,
     /// When it was told that a version is not taken; none while one is taken.
     alerted_ms: Option<u64>,
+    /// Whoever wants the version that is not taken can have it.
+    is_on_offer: bool,
+    /// The digest of the version of which lines were told that are no netblocks.
+    told_skipped: Option<String>,
 }
 
 impl Kept {
@@ -125,6 +87,8 @@ impl Kept {
                 fetches: [0; Outcome::ALL.len()],
             },
             alerted_ms: refused.then_some(now_ms),
+            is_on_offer: refused,
+            told_skipped: None,
             wanted,
             due,
             head,
@@ -267,10 +231,13 @@ impl Kept {
         copies: &Copies,
         outside: &dyn Outside,
     ) -> (Outcome, Option<String>) {
-        let netblocks = match read(bytes) {
-            Ok(netblocks) => netblocks,
+        let list = match read(bytes) {
+            Ok(list) => list,
             Err(why) => return self.refuse(why, None, copies, outside),
         };
+        let digest = digest(&list.netblocks);
+        self.tell_skipped(&list, &digest);
+        let netblocks = list.netblocks;
         let now = Time(outside.now_ms());
         let copy = Copy {
             head: Head {
@@ -279,7 +246,7 @@ impl Kept {
                 confirmed: now,
                 etag: validators.etag.clone(),
                 last_modified: validators.last_modified.clone(),
-                digest: digest(&netblocks),
+                digest,
                 entries: netblocks.len(),
             },
             netblocks,
@@ -288,17 +255,34 @@ impl Kept {
         if before.is_some_and(|head| head.digest == copy.head.digest) {
             return self.confirm(Some(validators), copies, outside);
         }
-        let taken = self
-            .fit(&copy, outside)
-            .and_then(|feed| self.like_the_one_before(&feed).map(|()| feed))
-            .and_then(|feed| self.take(feed, &copy, copies, outside));
-        match taken {
+        let feed = match self.fit(&copy, outside) {
+            Ok(feed) => feed,
+            Err(why) => return self.refuse(why, None, copies, outside),
+        };
+        if let Err(why) = self.like_the_one_before(&feed) {
+            return self.refuse(why, Some(&copy), copies, outside);
+        }
+        match self.take(feed, &copy, copies, outside) {
             Ok(()) => (Outcome::Taken, None),
-            Err(why) => self.refuse(why, Some(&copy), copies, outside),
+            Err(why) => self.refuse(why, None, copies, outside),
         }
     }
 
-    /// A version is not taken.
+    /// Tells of lines that are no netblocks, once a version.
+    fn tell_skipped(&mut self, list: &ListText, digest: &str) {
+        if list.skipped == 0 || self.told_skipped.as_deref() == Some(digest) {
+            return;
+        }
+        tracing::warn!(
+            feed = self.wanted.name,
+            "lines of the feed skipped, as they are no netblocks: {}; the first: {:?}",
+            list.skipped,
+            list.first_skipped
+        );
+        self.told_skipped = Some(digest.to_owned());
+    }
+
+    /// A version is not taken; the copy is of one that can be accepted all the same.
     fn refuse(
         &mut self,
         why: String,
@@ -307,7 +291,8 @@ impl Kept {
         outside: &dyn Outside,
     ) -> (Outcome, Option<String>) {
         let (now_ms, name) = (outside.now_ms(), &self.wanted.name);
-        if let Some(copy) = copy.filter(|copy| !copy.netblocks.is_empty())
+        self.is_on_offer = copy.is_some();
+        if let Some(copy) = copy
             && let Err(error) = copies.refuse(name, copy)
         {
             tracing::warn!(
@@ -336,10 +321,13 @@ impl Kept {
         let name = &self.wanted.name;
         let why = self.report.error.as_deref();
         let why = why.unwrap_or("it was fetched before the start");
-        let error = format!(
-            "a version of the feed {name:?} is not taken: {why}; {}, and `weir feeds accept {name}` takes it",
+        let mut error = format!(
+            "a version of the feed {name:?} is not taken: {why}; {}",
             self.what_holds()
         );
+        if self.is_on_offer {
+            error += &format!(", and `weir feeds accept {name}` takes it");
+        }
         tracing::warn!(feed = name, "{error}");
         outside.alert(name, &error);
         self.alerted_ms = Some(outside.now_ms());
@@ -358,12 +346,9 @@ impl Kept {
     /// A version with the entries that may hold.
     fn fit(&self, copy: &Copy, outside: &dyn Outside) -> Result<Arc<Feed>, String> {
         let (name, Time(now_ms)) = (&self.wanted.name, copy.head.taken);
-        if copy.netblocks.is_empty() {
-            return Err("it has no entry".to_owned());
-        }
         let (hold, left_out) = outside.guard().part(copy.netblocks.clone());
         tell_left_out(name, &left_out);
-        if hold.is_empty() {
+        if hold.is_empty() && !left_out.is_empty() {
             return Err("each of its entries covers too much".to_owned());
         }
         bounded(&hold)?;
@@ -372,6 +357,9 @@ impl Kept {
 
     /// Compares a version with the one in force, each without the entries that are left out.
     fn like_the_one_before(&self, feed: &Feed) -> Result<(), String> {
+        if feed.list.is_empty() {
+            return Err("it has no entry".to_owned());
+        }
         let before = self.head.as_ref().map(|_| self.report.feed.list.len());
         judge(feed.list.len(), before.filter(|before| *before > 0))
     }
@@ -463,20 +451,6 @@ impl From<&Head> for Validators {
             last_modified: head.last_modified.clone(),
         }
     }
-}
-
-/// Why no version is accepted.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub(crate) enum NotAccepted {
-    /// There is no such feed.
-    #[error("no feed has this name")]
-    Unknown,
-    /// There is no version that was not taken.
-    #[error("there is no version of it that was not taken")]
-    Nothing,
-    /// It cannot be taken even so.
-    #[error("it cannot be taken: {0}")]
-    Unfit(String),
 }
 
 pub(super) fn tell_left_out(name: &str, left_out: &[Netblock]) {

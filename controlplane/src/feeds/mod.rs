@@ -5,7 +5,8 @@
 //! it is time (`due.rs`), judges what came (`judge.rs`) and offers it to the rules; it alone writes
 //! the copies (`copy.rs`). A decision stream of CrowdSec (FEED-7) is held decision by decision
 //! (`decisions.rs`), and `stream.rs` is what the thread knows of it. `kept.rs` is what it knows of
-//! another feed, `handle.rs` how others speak to it, `said.rs` what lies between.
+//! another feed, `report.rs` what is told of either, `handle.rs` how others speak to it, `said.rs`
+//! what lies between.
 
 pub(crate) mod copy;
 #[cfg(not(fuzzing))]
@@ -20,6 +21,7 @@ pub(crate) mod judge;
 pub(crate) mod kept;
 mod location;
 pub(crate) mod own;
+pub(crate) mod report;
 mod resolve;
 pub(crate) mod said;
 pub(crate) mod stream;

@@ -13,7 +13,8 @@ use weir_shared::rules::Feed;
 use weir_shared::settings::Settings;
 
 use super::copy::Copies;
-use super::kept::{NotAccepted, Offered, Report};
+use super::kept::Offered;
+use super::report::{NotAccepted, Report};
 use super::wanted::Wanted;
 
 /// Is told a feed and why its version is not taken.

@@ -11,7 +11,8 @@ use weir_shared::units::Time;
 use super::copy::{Copies, Head};
 use super::decisions::{Answer, Decisions, Listed, parse};
 use super::fetch::Failure;
-use super::kept::{Offered, Outcome, Outside, Report, tell_left_out};
+use super::kept::{Offered, Outside, tell_left_out};
+use super::report::{Outcome, Report};
 use super::wanted::{CrowdSec, Wanted};
 use crate::guarded;
 

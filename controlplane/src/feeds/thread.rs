@@ -16,8 +16,9 @@ use weir_shared::rules::Feed;
 
 use super::fetch::{Failure, Fetched, Validators, decisions, fetch};
 use super::judge::Guard;
-use super::kept::{Kept, NotAccepted, Offered, Outside};
+use super::kept::{Kept, Offered, Outside};
 use super::own::guard;
+use super::report::NotAccepted;
 use super::said::{Order, Said, Shared};
 use super::stream::{self, Stream};
 use super::wanted::Wanted;

@@ -16,7 +16,7 @@ use weir_shared::rules::{Crawler, Rule, RuleKind};
 use weir_shared::totals::{DURATION_BOUNDS_US, Histogram};
 
 use crate::feeds::facts::FeedFacts;
-use crate::feeds::kept::Outcome;
+use crate::feeds::report::Outcome;
 
 mod facts;
 mod process;

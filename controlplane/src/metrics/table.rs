@@ -16,7 +16,7 @@ use super::process::{Process, float};
 use crate::alert::AlertKind;
 use crate::certificates::Validity;
 use crate::feeds::facts::FeedFacts;
-use crate::feeds::kept::Outcome as FeedOutcome;
+use crate::feeds::report::Outcome as FeedOutcome;
 use crate::fleet::event::Rejected;
 use crate::fleet::facts::FleetFacts;
 use crate::lookup::Outcome;

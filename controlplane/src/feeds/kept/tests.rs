@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 
+use super::super::wanted::Use;
 use super::*;
 
 const NOW: u64 = 1_795_276_800_000;
@@ -197,7 +198,10 @@ fn a_version_that_is_strange_is_not_taken() {
         told.starts_with("drop: a version of the feed \"drop\" is not taken: it has no entry; the 100 entries of 2026-"),
         "{told}"
     );
-    assert!(told.contains("`weir feeds accept drop`"), "{told}");
+    assert!(
+        told.ends_with(", and `weir feeds accept drop` takes it"),
+        "{told}"
+    );
     // Once a day, however rarely it is fetched.
     place.pass(DAY_MS - 1);
     place.kept.tell_due(&place.rest);
@@ -235,6 +239,40 @@ fn a_version_that_is_strange_is_not_taken() {
 }
 
 /// FEED-5: half and fourfold are those of the entries that hold: entries that are left out neither
+/// FEED-5: a version that is a list without entries can be accepted, and the next one is as a first
+/// one; of what is no list, or leaves nothing that may hold, nobody is told that it can.
+#[test]
+fn an_empty_version_can_be_accepted() {
+    let told = |place: &Place| place.rest.alerts.borrow().last().unwrap().clone();
+    let accept = |place: &mut Place| place.kept.accept(&place.copies, &place.rest);
+    for text in ["# empty now\n", "", "{\"prefixes\": []}"] {
+        let mut place = Place::new();
+        assert_eq!(place.body(&list(2)).0, Outcome::Taken);
+        assert_eq!(place.body(text).0, Outcome::Refused);
+        assert!(told(&place).contains("it has no entry"), "{text}");
+        assert!(told(&place).ends_with("`weir feeds accept drop` takes it"));
+        let mut again = place.again();
+        assert_eq!(again.accept(&place.copies, &place.rest), Ok(0), "{text}");
+        assert_eq!(place.again().report().feed.taken_ms(), Some(NOW));
+        place.kept = again;
+        assert_eq!(place.body(text).0, Outcome::Unchanged);
+        assert_eq!(place.body(&list(50)).0, Outcome::Taken);
+    }
+    for text in [
+        "<html>Sign in</html>",
+        "Sign in first\n",
+        "{\"prefixes\":[",
+        "10.0.0.1\n",
+    ] {
+        let mut place = Place::new();
+        assert_eq!(place.body(&list(2)).0, Outcome::Taken);
+        assert_eq!(place.body(text).0, Outcome::Refused);
+        assert!(!told(&place).contains("accept"), "{}", told(&place));
+        assert_eq!(accept(&mut place), Err(NotAccepted::Nothing), "{text}");
+        assert_eq!(place.entries(), 2);
+    }
+}
+
 /// fill up a version that has shrunk nor make one too large.
 #[test]
 fn entries_that_are_left_out_do_not_count() {
@@ -308,7 +346,12 @@ fn what_is_not_taken_leaves_the_version() {
         (10, 10)
     );
     assert_eq!(
-        place.kept.accept(&place.copies, &place.rest),
+    let told = place.rest.alerts.borrow()[0].clone();
+    assert!(!told.contains("accept"), "{told}");
+    let accepted = |place: &mut Place| place.kept.accept(&place.copies, &place.rest);
+    assert_eq!(accepted(&mut place), Err(NotAccepted::Nothing));
+    assert_eq!(place.body(&list(1)).0, Outcome::Refused);
+        accepted(&mut place),
         Err(NotAccepted::Unfit("it has too many entries".to_owned()))
     );
     let late = || Err(Failure::TimedOut);
@@ -319,7 +362,7 @@ fn what_is_not_taken_leaves_the_version() {
         pause: Some(Duration::from_secs(7200)),
     };
     assert_eq!(place.settle(Err(busy)), (Outcome::Failed, 120));
-    assert_eq!(place.kept.report().fetches, [1, 0, 1, 3]);
+    assert_eq!(place.kept.report().fetches, [1, 0, 2, 3]);
     place.kept.event(&place.rest);
     assert_eq!(place.kept.fetch_in_ms(NOW), 2 * HOUR_MS);
     place.kept.ask(&place.rest);
