@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
+use crate::feeds::decisions::changes_once;
+use crate::feeds::publisher::Publisher;
+use crate::feeds::save;
 use crate::support::application::{After, Application};
 use crate::support::command::{Ran, run};
 use crate::support::dns::Dns;
@@ -619,4 +622,31 @@ fn an_upgrade_is_answered() {
     });
     assert_ne!(service.process(), before);
     traffic.finish();
+}
+
+/// FEED-7, RESTART-4: the decisions that the old process held, no more and no fewer, hold in the
+/// new one, though the LAPI answers nobody any more.
+#[test]
+fn decisions_outlive_a_hand_over() {
+    let lapi = Publisher::plain();
+    changes_once(&lapi);
+    let application = Application::ok();
+    let service = Service::start(env!("CARGO_BIN_EXE_weir"), &application);
+    let rules = json!({"version": 1, "feeds": [
+        {"name": "crowdsec", "crowdsec": lapi.url(""), "key_file": "crowdsec.key"}]});
+    fs::write(service.state.path().join("crowdsec.key"), "open-sesame").expect("writes");
+    save(service.state.path(), "rules.json", &rules.to_string());
+    wait_until("the change is there", || {
+        service.get("203.0.113.3").status == 429
+    });
+    service.get("203.0.113.1").expect(200);
+    service.hand_over();
+    lapi.wait_for_heads(3);
+    for (client, status) in [
+        ("203.0.113.1", 200),
+        ("203.0.113.2", 429),
+        ("203.0.113.3", 429),
+    ] {
+        service.get(client).expect(status);
+    }
 }

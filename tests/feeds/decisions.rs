@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::publisher::{Publisher, answer};
 use crate::support::application::Application;
@@ -141,6 +141,50 @@ fn a_client_is_listed_until_its_decisions_are_gone() {
 }
 
 /// FEED-3, FEED-7: a publisher that says nothing delays no decision stream.
+/// Answers with more decisions than are written at each change, then once with one that is new and
+/// one that is deleted, then not at all. Listed are 203.0.113.1 and .2 first, .2 and .3 in the end.
+#[track_caller]
+pub(crate) fn changes_once(lapi: &Publisher) {
+    let decision = |id: u32, value: &str| json!({"id": id, "type": "ban", "scope": "Ip", "value": value, "duration": "1h"});
+    let many = (10..4_010_u32).map(|id| decision(id, &format!("9.0.{}.{}", id >> 8, id & 255)));
+    let first = [decision(1, "203.0.113.1"), decision(2, "203.0.113.2")];
+    let all: Vec<Value> = first.into_iter().chain(many).collect();
+    let all = json!({"new": all, "deleted": null}).to_string();
+    let change =
+        json!({"new": [decision(3, "203.0.113.3")], "deleted": [decision(1, "203.0.113.1")]});
+    let change = change.to_string();
+    let asked = AtomicU8::new(0);
+    lapi.answers(move |_| match asked.fetch_add(1, Ordering::SeqCst) {
+        0 => answer("200 OK", "", &all),
+        1 => answer("200 OK", "", &change),
+        _ => answer("500 Internal Server Error", "", ""),
+    });
+}
+
+/// FEED-4, FEED-7: what is known holds to its end over a stop and a start with the LAPI away:
+/// neither a decision that was deleted comes back, nor is a new one forgotten.
+#[test]
+fn decisions_outlive_a_stop() {
+    let lapi = Publisher::plain();
+    changes_once(&lapi);
+    let application = Application::ok();
+    let (mut weir, state) = start(&application, &lapi, &[]);
+    wait_until("the change is there", || {
+        weir.get("/", "203.0.113.3").status == 429
+    });
+    weir.get("/", "203.0.113.1").expect(200);
+    weir.stop();
+    let weir = Weir::start_at(application.address(), &state, &[]);
+    lapi.wait_for_heads(3);
+    for (client, status) in [
+        ("203.0.113.1", 200),
+        ("203.0.113.2", 429),
+        ("203.0.113.3", 429),
+    ] {
+        weir.get("/", client).expect(status);
+    }
+}
+
 #[test]
 fn a_stalled_list_delays_no_decisions() {
     let (lists, lapi) = (Publisher::plain(), Publisher::plain());

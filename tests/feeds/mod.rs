@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-mod decisions;
+pub(crate) mod decisions;
 mod fetched;
 mod kept;
 pub(crate) mod publisher;

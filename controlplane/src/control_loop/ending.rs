@@ -21,8 +21,10 @@ const LOOK: Duration = Duration::from_millis(10);
 impl Control {
     /// Takes in what still waits and writes everything a last time. A panic costs what it
     /// interrupted, and no more: every file is still written.
+    // long: a flat list of the steps
     pub(super) fn finish(mut self) {
         let now = self.clock.now();
+        let copies_kept = self.rules.feeds().stand_still();
         if catch_unwind(AssertUnwindSafe(|| self.take_rest(now))).is_err() {
             // What a second panic leaves undone is written as it stands.
             let _ = catch_unwind(AssertUnwindSafe(|| self.recover()));
@@ -74,6 +76,12 @@ impl Control {
         if select.ready() == late {
             self.files.abandon();
         }
+        let mut select = Select::new();
+        let late = select.recv(&deadline);
+        select.recv(&copies_kept);
+        if select.ready() == late {
+            tracing::error!("the copies of the feeds were not written: the stop waits no longer");
+        }
     }
 
     /// Everything that was reported before the stop.
@@ -100,13 +108,13 @@ impl Control {
         };
         // The next process fetches.
         let feeds = self.rules.feeds();
-        feeds.stand_still(true);
-        let lock = self.write_and_hold(&left, pulse);
+        let copies_kept = feeds.stand_still();
+        let lock = self.write_and_hold(&left, &copies_kept, pulse);
         let is_given = lock.is_ok();
         if given.send(lock).is_ok() && is_given && self.stand_still(&left, pulse) {
             return Flow::Leave;
         }
-        feeds.stand_still(false);
+        feeds.go_on();
         self.files.resume();
         self.rejoin_fleet();
         Flow::Go
@@ -130,7 +138,13 @@ impl Control {
     }
 
     /// Takes in what still waits and writes everything; then the thread of the files touches none.
-    fn write_and_hold(&mut self, left: &Receiver<()>, pulse: &Pulse) -> Result<OwnedFd, String> {
+    // long: a flat list of the steps
+    fn write_and_hold(
+        &mut self,
+        left: &Receiver<()>,
+        copies_kept: &Receiver<()>,
+        pulse: &Pulse,
+    ) -> Result<OwnedFd, String> {
         let late = after(LAST_WRITES);
         let is_late = || match late.try_recv() {
             Ok(_) => Err(format!("it took longer than {} s", LAST_WRITES.as_secs())),
@@ -163,6 +177,11 @@ impl Control {
             self.look_after(pulse);
             is_late()?;
             std::thread::sleep(LOOK);
+        }
+        // The next process goes on from the copies of the feeds.
+        while copies_kept.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+            self.look_after(pulse);
+            is_late()?;
         }
         // Its thread touches the journal no more: the next process writes to it.
         let settled = self.files.settle();

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crossbeam_channel::{Receiver, bounded};
 use weir_shared::clock::Clock;
 use weir_shared::reload::{Part, Take};
 use weir_shared::rules::Feed;
@@ -39,9 +40,20 @@ impl FeedsHandle {
         self.say(|said| said.may_run = true);
     }
 
-    /// The state is given away, or was taken back: nothing is fetched meanwhile.
-    pub(crate) fn stand_still(&self, stands_still: bool) {
-        self.say(|said| said.stands_still = stands_still);
+    /// The state is given away, or the service stops: nothing is fetched from now on. The receiver
+    /// is disconnected once the copies hold what is known.
+    pub(crate) fn stand_still(&self) -> Receiver<()> {
+        let (keep, kept) = bounded(0);
+        self.say(|said| {
+            said.stands_still = true;
+            said.keep = said.is_running.then_some(keep);
+        });
+        kept
+    }
+
+    /// The state was taken back.
+    pub(crate) fn go_on(&self) {
+        self.say(|said| said.stands_still = false);
     }
 
     /// Has a feed fetched now. Whether there is such a feed; none where too much was asked.
@@ -117,7 +129,6 @@ impl FeedsHandle {
             let feeding = Feeding::new(Arc::clone(shared));
             if let Err(error) = thread::start(feeding) {
                 tracing::error!("the thread of the feeds cannot be started: {error}");
-                shared.said().is_running = false;
             }
         }
         shared.wake.notify_one();

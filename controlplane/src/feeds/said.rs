@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
+use crossbeam_channel::Sender;
 use tokio::sync::Notify;
 use weir_shared::clock::Clock;
 use weir_shared::netblock::NetSet;
@@ -68,8 +69,10 @@ pub(super) struct Said {
     /// The thread may run: the service has its state.
     pub(super) may_run: bool,
     pub(super) is_running: bool,
-    /// The state is another process's.
+    /// The state is another process's, or the service stops.
     pub(super) stands_still: bool,
+    /// Dropped once the copies hold what is known.
+    pub(super) keep: Option<Sender<()>>,
 }
 
 /// What both sides see.
@@ -103,6 +106,7 @@ impl Shared {
             wanted: said.wanted.take(),
             reloaded: std::mem::take(&mut said.reloaded),
             orders: std::mem::take(&mut said.orders),
+            keep: said.keep.take(),
             ..*said
         }
     }

@@ -24,8 +24,11 @@ const MAX_PAUSE_MS: u64 = 60_000;
 const REFUSED_PAUSE_MS: u64 = 300_000;
 /// An alert is raised when nothing came for so long.
 const PATIENCE_MS: u64 = 600_000;
-/// How often the copy is written while decisions change.
-const COPY_EVERY_MS: u64 = 300_000;
+/// The copy is written when decisions have changed, at a stop, and for each decision that it holds
+/// so much later than the last time: some 30 KB a second. Few are written at every answer.
+const COPY_MS: u64 = 3;
+/// And not later than this.
+const MAX_COPY_MS: u64 = 300_000;
 /// The longest key.
 const MAX_KEY_BYTES: u64 = 4096;
 
@@ -80,9 +83,11 @@ impl Stream {
         outside: &dyn Outside,
     ) -> Self {
         let now_ms = outside.now_ms();
-        let kept = copies.read_decisions(&wanted);
-        let held = kept.map(|(_, decisions)| decisions).unwrap_or_default();
-        Self {
+        let (head, held) = copies.read_decisions(&wanted).unzip();
+        let held = held.unwrap_or_default();
+        // The process before has written it since this one has read its rules.
+        let is_newer = head.is_some_and(|head| feed.taken_ms() < Some(head.taken.0));
+        let mut stream = Self {
             report: Report {
                 used: wanted.used,
                 feed,
@@ -105,7 +110,12 @@ impl Stream {
             offered_ms: 0,
             copied_ms: 0,
             changed: false,
+        };
+        if is_newer {
+            stream.held.end(now_ms);
+            stream.offer_again(outside);
         }
+        stream
     }
 
     /// Whether it is this stream, with whichever key.
@@ -148,9 +158,15 @@ impl Stream {
 
     /// Other settings: what is left out may be something else.
     pub(super) fn guard_anew(&mut self, outside: &dyn Outside) {
-        if self.offered.take().is_some()
-            && let Err(why) = self.offer(outside)
-        {
+        if self.offered.take().is_some() {
+            self.offer_again(outside);
+        }
+    }
+
+    /// Has the rules take what is held, whether anything was asked or not.
+    fn offer_again(&mut self, outside: &dyn Outside) {
+        if let Err(why) = self.offer(outside) {
+            self.offered = None;
             tracing::warn!(feed = self.wanted.name, "the feed stays as it is: {why}");
         }
     }
@@ -205,10 +221,7 @@ impl Stream {
         }
         self.held.end(now_ms);
         self.changed = true;
-        if let Err(why) = self.offer(outside) {
-            self.offered = None;
-            tracing::warn!(feed = self.wanted.name, "the feed stays as it is: {why}");
-        }
+        self.offer_again(outside);
     }
 
     /// The LAPI has answered, or not; it was asked for everything at a start.
@@ -324,7 +337,8 @@ impl Stream {
         (self.pause_ms, self.alerted) = (0, false);
         self.next_in(EVERY_MS, outside);
         self.report.feed.confirm(now_ms);
-        if self.changed && (is_start || now_ms >= self.copied_ms.saturating_add(COPY_EVERY_MS)) {
+        let pause_ms = COPY_MS.saturating_mul(count as u64).min(MAX_COPY_MS);
+        if is_start || now_ms >= self.copied_ms.saturating_add(pause_ms) {
             self.keep(copies, now_ms);
         }
         match is_new {
@@ -371,7 +385,11 @@ impl Stream {
         Ok(true)
     }
 
-    fn keep(&mut self, copies: &Copies, now_ms: u64) {
+    /// Writes the copy, where decisions have changed since it was written.
+    pub(super) fn keep(&mut self, copies: &Copies, now_ms: u64) {
+        if !self.changed {
+            return;
+        }
         let head = Head {
             url: self.wanted.url.uri().to_string(),
             taken: Time(self.report.feed.taken_ms().unwrap_or(now_ms)),

@@ -42,8 +42,16 @@ pub(super) struct Feeding {
     /// What is asked for now: at most one list, and each stream once.
     flights: HashMap<Id, Flight>,
     tasks: JoinSet<Came>,
-    /// The state is another process's.
+    /// The state is another process's, or the service stops.
     stands_still: bool,
+}
+
+impl Drop for Feeding {
+    /// Nobody waits for a thread that has ended.
+    fn drop(&mut self) {
+        let mut said = self.shared.said();
+        (said.is_running, said.keep) = (false, None);
+    }
 }
 
 /// Added to the nice value of the service: beside busy workers it has a tenth of a processor. With
@@ -151,6 +159,12 @@ impl Feeding {
         self.stands_still = said.stands_still;
         if self.stands_still {
             self.give_up();
+        }
+        if let Some(keep) = said.keep {
+            for stream in &mut self.streams {
+                stream.keep(&shared.copies, shared.clock.now().wall_ms);
+            }
+            drop(keep);
         }
         for flight in self.flights.values_mut() {
             flight.again |= said.wanted.is_some() || said.reloaded;

@@ -44,13 +44,18 @@ impl Outside for Rest {
 }
 
 struct Place {
-    _directory: tempfile::TempDir,
+    directory: tempfile::TempDir,
     copies: Copies,
     rest: Rest,
     stream: Stream,
 }
 
 fn new(copies: &Copies, rest: &Rest) -> Stream {
+    of(copies, rest, Arc::new(Feed::none("cs")))
+}
+
+/// With the version that the rules hold.
+fn of(copies: &Copies, rest: &Rest, feed: Arc<Feed>) -> Stream {
     let crowdsec = CrowdSec {
         key_file: "/nowhere/key".into(),
         other: Default::default(),
@@ -62,7 +67,7 @@ fn new(copies: &Copies, rest: &Rest) -> Stream {
         used: Some(Use::Deny),
         crowdsec: Some(crowdsec.clone()),
     };
-    Stream::new((wanted, crowdsec), Arc::new(Feed::none("cs")), copies, rest)
+    Stream::new((wanted, crowdsec), feed, copies, rest)
 }
 
 impl Place {
@@ -74,7 +79,7 @@ impl Place {
         rest.room.set(100);
         let stream = new(&copies, &rest);
         Self {
-            _directory: directory,
+            directory: directory,
             copies,
             rest,
             stream,
@@ -278,6 +283,65 @@ fn a_start_goes_on_from_the_copy() {
 }
 
 /// FEED-7: the key is one line of a file, and no error has it.
+/// FEED-4, FEED-7: what has changed is in the copy at once where few decisions are held, and at a
+/// stop or a hand-over at the latest: a start with the LAPI away has exactly those that were held.
+#[test]
+fn a_copy_misses_nothing_of_a_stop() {
+    let held = |place: &Place| {
+        let (_, decisions) = place.copies.read_decisions(&place.stream.wanted).unwrap();
+        decisions.listed().netblocks
+    };
+    let blocks = |texts: &[&str]| -> Vec<weir_shared::netblock::Netblock> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    };
+    let mut place = Place::new();
+    place.answer(&[(1, "192.0.2.1", "1h"), (2, "192.0.2.2", "1h")], &[]);
+    place.later(EVERY_MS);
+    place.answer(&[(3, "192.0.2.3", "1h")], &[1]);
+    assert_eq!(held(&place), blocks(&["192.0.2.2", "192.0.2.3"]));
+
+    let mut place = Place::new();
+    place.rest.room.set(10_000);
+    let many: Vec<String> = (0..4_000_u32)
+        .map(|at| format!("9.0.{}.{}", at >> 8, at & 255))
+        .collect();
+    let many: Vec<(i64, &str, &str)> = (10..)
+        .zip(&many)
+        .map(|(id, value)| (id, &**value, "1h"))
+        .collect();
+    place.answer(&many, &[]);
+    place.later(EVERY_MS);
+    place.answer(&[(1, "192.0.2.1", "1h")], &[10]);
+    assert!(held(&place).contains(&blocks(&["9.0.0.0"])[0]));
+    place.stream.keep(&place.copies, place.rest.now_ms());
+    let kept = held(&place);
+    assert_eq!(kept.len(), 4_000);
+    assert!(kept.contains(&blocks(&["192.0.2.1"])[0]));
+    assert!(!kept.contains(&blocks(&["9.0.0.0"])[0]));
+    // Nothing has changed since: the file may be another process's by now.
+    std::fs::remove_dir_all(place.directory.path().join("feeds")).unwrap();
+    place.stream.keep(&place.copies, place.rest.now_ms());
+    assert!(!place.directory.path().join("feeds").exists());
+}
+
+/// FEED-7, RESTART-4: a process that read its rules before the last write of the one before it has
+/// the rules take what the copy then says, whether the LAPI answers or not.
+#[test]
+fn a_copy_newer_than_the_rules_is_taken() {
+    let mut place = Place::new();
+    place.answer(&[(1, "192.0.2.1", "1h"), (2, "192.0.2.2", "1h")], &[]);
+    let read = place.stream.report().feed;
+    place.later(EVERY_MS);
+    place.answer(&[(3, "192.0.2.3", "1h"), (4, "192.0.2.4", "1h")], &[1]);
+    let next = of(&place.copies, &place.rest, read);
+    assert_eq!(next.report().feed.entries(), 3);
+    assert_eq!(*place.rest.taken.borrow(), [2, 3, 3]);
+    // The same version is not taken twice.
+    let same = of(&place.copies, &place.rest, next.report().feed);
+    assert_eq!(same.report().feed.entries(), 3);
+    assert_eq!(place.rest.taken.borrow().len(), 3);
+}
+
 #[test]
 fn the_key_is_in_a_file() {
     let directory = tempfile::tempdir().unwrap();
