@@ -127,3 +127,21 @@ fn a_start_uses_the_copies() {
     weir.wait_for_process_log(&["no feed is named", "/denials/0/match/list"]);
     weir.get("/7", "203.0.113.9").expect(429);
 }
+
+/// RULE, FEED-1: a feed may have `until`, as every entry: behind it nothing of its copy is in
+/// force.
+#[test]
+fn a_feed_may_end() {
+    let application = Application::ok();
+    let state = state_dir();
+    let there = state.path();
+    keep(there, "ended", NOWHERE, &["198.51.100.0/24"]);
+    keep(there, "holds", NOWHERE, &["203.0.113.0/24"]);
+    let feed = |name: &str, until: &str| json!({"name": name, "url": NOWHERE, "every": "30d", "use": "deny", "until": until});
+    let rules = json!({"version": 1, "feeds": [
+        feed("ended", "2020-01-01T00:00:00Z"), feed("holds", "2999-01-01T00:00:00Z")]});
+    fs::write(there.join("rules.json"), rules.to_string()).unwrap();
+    let weir = Weir::start_at(application.address(), &state, &[]);
+    weir.get("/", "198.51.100.7").expect(200);
+    weir.get("/", "203.0.113.7").expect(429);
+}

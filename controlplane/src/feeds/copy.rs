@@ -236,6 +236,7 @@ mod tests {
             every: Default::default(),
             used: None,
             crowdsec: None,
+            until: None,
         }
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use http::Uri;
 use http::uri::Scheme;
 use serde::Deserialize;
-use weir_shared::units::{DURATION_FORM, parse_duration};
+use weir_shared::units::{DURATION_FORM, Time, parse_duration};
 
 /// How often a feed may be fetched.
 const EVERY: std::ops::RangeInclusive<Duration> =
@@ -29,6 +29,15 @@ pub(crate) struct Wanted {
     pub(crate) used: Option<Use>,
     /// What a decision stream of CrowdSec has beside (FEED-7); none for a list.
     pub(crate) crowdsec: Option<CrowdSec>,
+    /// Behind this it is not fetched, and nothing of it is in force.
+    pub(crate) until: Option<Time>,
+}
+
+impl Wanted {
+    /// Whether it has ended at a moment, milliseconds since 1970.
+    pub(crate) fn has_ended(&self, now_ms: u64) -> bool {
+        self.until.is_some_and(|Time(until)| until <= now_ms)
+    }
 }
 
 /// What is said of a decision stream (FEED-7).
@@ -62,6 +71,7 @@ struct Written {
     crowdsec: Option<FeedUrl>,
     key_file: Option<PathBuf>,
     other: Option<Other>,
+    until: Option<Time>,
 }
 
 impl TryFrom<Written> for Wanted {
@@ -76,6 +86,7 @@ impl TryFrom<Written> for Wanted {
             crowdsec,
             key_file,
             other,
+            until,
         } = written;
         match (url, crowdsec, key_file) {
             (Some(url), None, None) if other.is_none() => Ok(Self {
@@ -84,6 +95,7 @@ impl TryFrom<Written> for Wanted {
                 every: every.unwrap_or_default(),
                 used,
                 crowdsec: None,
+                until,
             }),
             (None, Some(url), Some(key_file)) if every.is_none() && used.is_none() => {
                 if url.uri().query().is_some() || url.uri().path() != "/" {
@@ -100,6 +112,7 @@ impl TryFrom<Written> for Wanted {
                         key_file,
                         other: other.unwrap_or_default(),
                     }),
+                    until,
                 })
             }
             _ => Err(

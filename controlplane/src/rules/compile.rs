@@ -94,6 +94,8 @@ pub(super) struct Compiled {
     pub(super) ends_ms: Option<u64>,
     /// When the last of those that have ended did: before that moment one of them holds again.
     pub(super) ended_ms: Option<u64>,
+    /// The moment itself.
+    now_ms: u64,
 }
 
 impl Compiler {
@@ -313,7 +315,7 @@ impl Compiler {
     /// The rules that hold at a moment.
     // long: a flat list of the parts
     pub(super) fn compile(&mut self, read: Read, now_ms: u64) -> Compiled {
-        let feeds = fed::feeds(&read.feeds);
+        let feeds = fed::feeds(&read.feeds, &read.file.feeds, now_ms);
         let allowed = self.in_force(&read.listed, List::Allow);
         let denied = self.in_force(&read.listed, List::Deny);
         let mut made = Making {
@@ -348,6 +350,9 @@ impl Compiler {
             fed::tell_idle(&feeds, &mut self.told_idle);
         }
         let exempt = made.exempt(file);
+        for wanted in &file.feeds {
+            made.holds(wanted.until);
+        }
         let crawlers = made.crawlers(file);
         let Making {
             kept,
@@ -379,6 +384,7 @@ impl Compiler {
             read,
             ends_ms,
             ended_ms,
+            now_ms,
         }
     }
 }
@@ -406,14 +412,23 @@ impl Compiled {
         self.rules.allow.len() + self.rules.deny.len() + of_feeds.sum::<usize>()
     }
 
-    /// The feeds of the rules.json at this path, each with the version that holds.
+    /// The feeds of the rules.json at this path that have not ended, each with the version that
+    /// holds.
     pub(super) fn feeds(&self, path: &Path) -> Vec<(Wanted, Arc<Feed>)> {
         let held = self.read.feeds.iter().map(|held| Arc::clone(&held.feed));
         let mut wanted = self.read.file.feeds.clone();
         for crowdsec in wanted.iter_mut().filter_map(|one| one.crowdsec.as_mut()) {
             crowdsec.key_file = beside(path, &crowdsec.key_file);
         }
-        wanted.into_iter().zip(held).collect()
+        let all = wanted.into_iter().zip(held);
+        all.filter(|(wanted, _)| !wanted.has_ended(self.now_ms))
+            .collect()
+    }
+
+    /// Whether a feed may end, or may have ended.
+    pub(super) fn has_ends_of_feeds(&self) -> bool {
+        let mut feeds = self.read.file.feeds.iter();
+        feeds.any(|wanted| wanted.until.is_some())
     }
 
     /// Says what is in force, and what of the lists could not be read.
@@ -433,7 +448,7 @@ impl Compiled {
         for bad in &self.read.bad {
             tracing::error!(file = %bad.path.display(), "{}", bad.error);
         }
-        for feed in self.rules.feeds.iter() {
+        for Held { feed, .. } in &self.read.feeds {
             if feed.taken_ms().is_none() {
                 tracing::warn!(
                     feed = feed.name,

@@ -144,7 +144,12 @@ pub(super) fn tell_idle(feeds: &Feeds, told: &mut HashSet<String>) {
     }
 }
 
-/// The same for whoever asks them.
-pub(super) fn feeds(held: &[Held]) -> Feeds {
-    held.iter().map(|held| Arc::clone(&held.feed)).collect()
+/// The same for whoever asks them at a moment: those that have ended have no entry.
+pub(super) fn feeds(held: &[Held], wanted: &[Wanted], now_ms: u64) -> Feeds {
+    let held = held.iter().zip(wanted).map(|(held, wanted)| {
+        let none = || Arc::new(Feed::none(&wanted.name));
+        let ended = wanted.has_ended(now_ms).then(none);
+        ended.unwrap_or_else(|| Arc::clone(&held.feed))
+    });
+    held.collect()
 }

@@ -277,6 +277,9 @@ impl Watching {
         let holds_again = self.held.ended_ms.is_some_and(|end| end > now_ms);
         if has_ended || holds_again {
             self.compile_again(now_ms);
+            if self.held.has_ends_of_feeds() {
+                self.feeds.want(self.held.feeds(&self.path));
+            }
             let told = match has_ended {
                 true => "an entry of the rules has ended",
                 false => "the clock was set back: an entry of the rules holds again",

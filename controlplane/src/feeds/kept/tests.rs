@@ -62,6 +62,7 @@ fn wanted() -> Wanted {
         every: super::super::wanted::Every(Duration::from_secs(3600)),
         used: Some(Use::Deny),
         crowdsec: None,
+        until: None,
     }
 }
 
@@ -238,7 +239,6 @@ fn a_version_that_is_strange_is_not_taken() {
     assert_eq!(place.alerts(), 4);
 }
 
-/// FEED-5: half and fourfold are those of the entries that hold: entries that are left out neither
 /// FEED-5: a version that is a list without entries can be accepted, and the next one is as a first
 /// one; of what is no list, or leaves nothing that may hold, nobody is told that it can.
 #[test]
@@ -273,6 +273,7 @@ fn an_empty_version_can_be_accepted() {
     }
 }
 
+/// FEED-5: half and fourfold are those of the entries that hold: entries that are left out neither
 /// fill up a version that has shrunk nor make one too large.
 #[test]
 fn entries_that_are_left_out_do_not_count() {
@@ -345,12 +346,12 @@ fn what_is_not_taken_leaves_the_version() {
         ),
         (10, 10)
     );
-    assert_eq!(
     let told = place.rest.alerts.borrow()[0].clone();
     assert!(!told.contains("accept"), "{told}");
     let accepted = |place: &mut Place| place.kept.accept(&place.copies, &place.rest);
     assert_eq!(accepted(&mut place), Err(NotAccepted::Nothing));
     assert_eq!(place.body(&list(1)).0, Outcome::Refused);
+    assert_eq!(
         accepted(&mut place),
         Err(NotAccepted::Unfit("it has too many entries".to_owned()))
     );

@@ -66,6 +66,7 @@ fn of(copies: &Copies, rest: &Rest, feed: Arc<Feed>) -> Stream {
         every: Default::default(),
         used: Some(Use::Deny),
         crowdsec: Some(crowdsec.clone()),
+        until: None,
     };
     Stream::new((wanted, crowdsec), feed, copies, rest)
 }
@@ -282,7 +283,6 @@ fn a_start_goes_on_from_the_copy() {
     assert_eq!(again.fetch_in_ms(place.rest.now_ms()), 0);
 }
 
-/// FEED-7: the key is one line of a file, and no error has it.
 /// FEED-4, FEED-7: what has changed is in the copy at once where few decisions are held, and at a
 /// stop or a hand-over at the latest: a start with the LAPI away has exactly those that were held.
 #[test]
@@ -342,6 +342,7 @@ fn a_copy_newer_than_the_rules_is_taken() {
     assert_eq!(place.rest.taken.borrow().len(), 3);
 }
 
+/// FEED-7: the key is one line of a file, and no error has it.
 #[test]
 fn the_key_is_in_a_file() {
     let directory = tempfile::tempdir().unwrap();

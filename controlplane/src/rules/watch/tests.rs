@@ -21,7 +21,9 @@ impl Place {
     fn with(file: &str, lists: &[(&str, &str)]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         for (name, text) in lists {
-            fs::write(dir.path().join(name), text).unwrap();
+            let list = dir.path().join(name);
+            fs::create_dir_all(list.parent().unwrap()).unwrap();
+            fs::write(list, text).unwrap();
         }
         let path = dir.path().join("rules.json");
         fs::write(&path, file).unwrap();
@@ -220,6 +222,34 @@ fn an_entry_ends_at_its_time() {
     assert_eq!(place.pass(100), ["1 allowed, 0 denied"]);
     assert_eq!(place.pass(1500), ["0 allowed, 0 denied"]);
     assert_eq!(place.watching.held.ends_ms, None);
+}
+
+/// RULE, FEED-1: behind its `until` a feed is fetched no more, and nothing of it is in force, be it
+/// a list that denies or a name for other rules; a clock that is set back brings it back.
+#[test]
+fn a_feed_ends_at_its_time() {
+    let until = Time(START + 1000);
+    let file = format!(
+        r#"{{"version":1,"feeds":[{{"name":"drop","url":"https://lists.example/drop","use":"deny","until":"{until}","comment":"for a while"}}]}}"#
+    );
+    let copy = format!(
+        "# weir feed {{\"url\":\"https://lists.example/drop\",\"taken\":\"{0}\",\"confirmed\":\"{0}\",\"entries\":1}}\n198.51.100.0/24\n",
+        Time(START - 1000)
+    );
+    let mut place = Place::with(&file, &[("feeds/drop", &copy)]);
+    let holds = |place: &Place| {
+        let Watching { held, path, .. } = &place.watching;
+        let feed = held.rules.feeds.get("drop").unwrap();
+        (held.feeds(path).len(), feed.entries())
+    };
+    assert_eq!(place.watching.held.rules.deny.len(), 1);
+    assert_eq!(holds(&place), (1, 1));
+    assert_eq!(place.pass(950), NOTHING);
+    assert_eq!(place.pass(100), ["0 allowed, 0 denied"]);
+    assert_eq!(holds(&place), (0, 0));
+    place.now_ms = START;
+    assert_eq!(place.pass(100), ["0 allowed, 1 denied"]);
+    assert_eq!(holds(&place), (1, 1));
 }
 
 /// RULE-6: a rule that an edit leaves keeps its hits; a new one has none.
