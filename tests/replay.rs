@@ -8,6 +8,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
+use crate::feeds::save;
 use crate::schemas::{schema, validator};
 use crate::support::application::{After, Application};
 use crate::support::command::{command, fed};
@@ -282,6 +283,76 @@ fn haproxys_log_is_read_from_standard_input() {
         (&refused["path"], &refused["action"]),
         (&"/c".into(), &"banned".into())
     );
+}
+
+/// CONTROL-6, MATCH-1: what rules ask for and a log does not hold is said once, the host among it.
+#[test]
+fn what_a_log_does_not_hold_is_said() {
+    let state = state_dir();
+    let rules = r#"{"version":1,
+        "denials":[{"name":"shop","match":{"host":"shop.example"}}],
+        "limits":[{"name":"few","host":"shop.example","per_minute":1,"on_limit":"refuse"}]}"#;
+    fs::write(state.path().join("rules.json"), rules).expect("writes rules.json");
+    let log = state.path().join("nginx.log");
+    let lines = [0, 1].map(|second| combined(second, "192.0.2.1", "/", 200));
+    fs::write(&log, lines.concat()).expect("writes the log");
+    let output = replay(state.path(), &[&log.display().to_string()]).output();
+    let (_, err) = ends(output.expect("the binary runs"), 0);
+    let told = "rules ask for host, which a log of the format combined does not hold";
+    assert_eq!(err.matches(told).count(), 1, "{err}");
+}
+
+/// CONTROL-5, CONTROL-6, MATCH-1: fields that our own log holds (`WAF_LOG_REQUEST_HEADERS`) are
+/// asked for by `replay` and `explain` as by the service.
+#[test]
+fn logged_fields_are_judged() {
+    let application = application();
+    let state = state_dir();
+    let log = state.path().join("requests.log");
+    let named = log.display().to_string();
+    let settings = [
+        ("WAF_LOG_REQUEST_HEADERS", "x-a"),
+        ("WAF_LOG_FILE", named.as_str()),
+    ];
+    let weir = Weir::start_at(application.address(), &state, &settings);
+    let ask = |path: &str| {
+        let fields = [("X-Forwarded-For", "192.0.2.7"), ("X-A", "a needle")];
+        weir.send(&request("GET", path, &fields, None))
+    };
+    let line = |path: &str| {
+        wait_for("the line", || {
+            let text = fs::read_to_string(&log).ok()?;
+            let line = text.lines().find(|line| line.contains(path))?;
+            serde_json::from_str::<Value>(line).ok()
+        })
+    };
+    ask("/before").expect(200);
+    let before = line("/before");
+    assert_eq!(before["headers"]["x-a"], "a needle");
+    let rules = r#"{"version":1,"denials":[{"name":"needles","answer":403,
+        "match":{"fields":[{"name":"x-a","has":"needle"}]}}]}"#;
+    save(state.path(), "rules.json", rules);
+    wait_for("the denial", || {
+        (ask("/polled").status == 403).then_some(())
+    });
+    ask("/after").expect(403);
+    let after = line("/after");
+    assert_eq!(after["action"], "denied_rule");
+    let explained = [&before, &after].map(|line| {
+        let id = line["request_id"].as_str().expect("an id");
+        let output = command(state.path(), &["explain", "--request", id]).output();
+        let told = output.expect("the binary runs").stdout;
+        String::from_utf8_lossy(&told).contains("denial needles of rules.json")
+    });
+    let elsewhere = state_dir();
+    fs::write(elsewhere.path().join("rules.json"), rules).expect("writes rules.json");
+    let output = replay(elsewhere.path(), &["--json", &named]).output();
+    let (out, err) = ends(output.expect("the binary runs"), 0);
+    let document = document(&out);
+    let replayed = document["trials"][0]["refused"] == document["lines"]["requests"];
+    // The first is in the log alone, the second among the last refusals too.
+    assert_eq!((explained, replayed), ([true, true], true), "{document}");
+    assert!(!err.contains("rules ask for"), "{err}");
 }
 
 /// CONTROL-6: SIGINT ends it with what was found so far, and with status 130.

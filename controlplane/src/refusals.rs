@@ -2,13 +2,14 @@
 //! visitor names the id that the answer showed, and `weir explain --request` finds it here.
 //!
 //! The thread of the request log takes in what it writes. Slots are used over and over, so that a
-//! flood of refusals costs no memory but that of [`KEPT`] of them, some 6 MiB at most.
+//! flood of refusals costs no memory but that of [`KEPT`] of them, some 6 MiB at most, and as much
+//! again where header fields are logged.
 
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use http::header::{HOST, USER_AGENT};
-use http::{HeaderValue, Method};
+use http::{HeaderName, HeaderValue, Method};
 use weir_shared::explain::Question;
 use weir_shared::record::{Batch, Record};
 use weir_shared::rules::{Remembered, Told};
@@ -43,6 +44,8 @@ struct Slot {
     texts: Vec<u8>,
     /// Where each of them ends.
     ends: [usize; 6],
+    /// Those of `WAF_LOG_REQUEST_HEADERS` that it had, as far as [`MAX_TEXT`] bytes of them go.
+    fields: Vec<(HeaderName, HeaderValue)>,
 }
 
 /// A refusal that was found.
@@ -113,6 +116,7 @@ impl Slot {
             other_site: record.other_site,
             texts: Vec::new(),
             ends: [0; 6],
+            fields: Vec::new(),
         }
     }
 
@@ -132,6 +136,18 @@ impl Slot {
             self.texts.extend_from_slice(kept);
             *end = self.texts.len();
         }
+        let names = batch.names().map_or(&[][..], AsRef::as_ref);
+        let mut room = MAX_TEXT;
+        for (name, text) in batch.headers(record.headers) {
+            let text = batch.text(*text).unwrap_or_default();
+            let kept = text.get(..room).unwrap_or(text);
+            room -= kept.len();
+            let name = names
+                .get(*name)
+                .filter(|_| !kept.is_empty() || text.is_empty());
+            let value = HeaderValue::from_bytes(kept).ok();
+            self.fields.extend(name.cloned().zip(value));
+        }
     }
 
     fn text(&self, which: usize) -> &[u8] {
@@ -149,6 +165,8 @@ impl Slot {
         let fields = [(HOST, 3), (USER_AGENT, 5)].into_iter();
         let fields = fields
             .filter_map(|(name, which)| Some((name, HeaderValue::from_bytes(told(which)?).ok()?)));
+        let logged = self.fields.iter().filter(|(name, _)| *name != USER_AGENT);
+        let fields = fields.chain(logged.cloned());
         let query = told(4).map(|query| String::from_utf8_lossy(query).into_owned());
         let sent = Remembered {
             fields: fields.collect(),

@@ -142,7 +142,15 @@ fn by_id(place: &Place, id: &str) -> Result<Value, Failure> {
         )));
     };
     let of_line = |member: &str| line.get(member).and_then(Value::as_str).map(str::to_owned);
-    let fields = [("user-agent", "user_agent"), ("referer", "referer")].into_iter();
+    let fields = [("user-agent", "user_agent"), ("referer", "referer")];
+    let told = fields.map(|(name, member)| Some((name, line.get(member)?.as_str()?)));
+    let told = told.into_iter().flatten();
+    // Those of WAF_LOG_REQUEST_HEADERS.
+    let logged = line.get("headers").and_then(Value::as_object);
+    let logged = logged.into_iter().flatten();
+    let logged = logged.filter_map(|(name, value)| Some((name.as_str(), value.as_str()?)));
+    let is_further = |name: &str| fields.iter().all(|(known, _)| *known != name);
+    let logged = logged.filter(|(name, _)| is_further(name));
     explained(
         place,
         &Asked {
@@ -151,8 +159,9 @@ fn by_id(place: &Place, id: &str) -> Result<Value, Failure> {
             path: of_line("path").unwrap_or_default(),
             host: of_line("host"),
             query: of_line("query"),
-            fields: fields
-                .filter_map(|(name, member)| Some(format!("{name}:{}", of_line(member)?)))
+            fields: told
+                .chain(logged)
+                .map(|(name, value)| format!("{name}:{value}"))
                 .collect(),
             partly: true,
             other_site: line.get("other_site") == Some(&Value::Bool(true)),

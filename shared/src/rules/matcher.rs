@@ -213,13 +213,14 @@ impl Matcher {
             && (self.more.as_ref()).is_none_or(|more| more.matches(asking, looking))
     }
 
-    /// The fields that it asks for.
+    /// The fields that it asks for, `host` among them.
     pub(super) fn fields_asked_for(&self) -> impl Iterator<Item = &str> {
         let further = self.more.as_ref().map(|more| &more.further);
         let agents = further.filter(|further| !further.user_agent.is_empty());
         let fields = further.into_iter().flat_map(|further| &further.fields);
         let fields = fields.map(|field| field.name.as_str());
-        fields.chain(agents.map(|_| "user-agent"))
+        let host = self.host.as_ref().map(|_| "host");
+        (fields.chain(agents.map(|_| "user-agent"))).chain(host)
     }
 
     /// Whether it depends on who the client is.

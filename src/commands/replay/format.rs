@@ -1,12 +1,13 @@
 //! The logs that can be read: our own, nginx's combined format, HAProxy's HTTP format.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use clap::ValueEnum;
 use http::header::{HOST, REFERER, USER_AGENT};
-use http::{HeaderValue, Method};
+use http::{HeaderName, HeaderValue, Method};
 use serde::Deserialize;
 use weir_shared::lookup::Lookup;
 use weir_shared::rules::Told;
@@ -49,8 +50,8 @@ impl Format {
         }
     }
 
-    /// The fields that its lines hold. The common format, without the last two, is taken for the
-    /// combined one here.
+    /// The fields of which its lines say whether they were sent; ours may hold others beside. The
+    /// common format, without the last two, is taken for the combined one here.
     pub const fn fields(self) -> &'static [&'static str] {
         match self {
             Self::Weir => &["host", "referer", "user-agent"],
@@ -117,6 +118,9 @@ struct Ours<'a> {
     referer: Option<Cow<'a, str>>,
     #[serde(borrow)]
     user_agent: Option<Cow<'a, str>>,
+    /// Those of `WAF_LOG_REQUEST_HEADERS`.
+    #[serde(default)]
+    headers: BTreeMap<String, String>,
     content_length: Option<u64>,
     #[serde(default)]
     websocket: bool,
@@ -171,16 +175,13 @@ fn weir(line: &[u8]) -> Result<Line, Unreadable> {
     let mut request = Request::new(at_ms, address, method, &path);
     request.id = ours.request_id.map(Cow::into_owned);
     request.content_length = ours.content_length;
-    let fields = [
+    request.sent.known = Some(Format::Weir.fields());
+    let of_each = [
         (HOST, ours.host),
         (REFERER, ours.referer),
         (USER_AGENT, ours.user_agent),
     ];
-    for (name, value) in fields {
-        let value = value.and_then(|value| HeaderValue::from_str(&value).ok());
-        request.sent.fields.extend(value.map(|value| (name, value)));
-    }
-    request.sent.known = Some(Format::Weir.fields());
+    request.sent.fields.extend(fields(of_each, ours.headers));
     request.sent.query = Told::Known(ours.query.map(Cow::into_owned));
     let took = ours.timings.as_ref().map_or(0.0, |timings| timings.total);
     // Saturates, and what is no number is 0.
@@ -210,6 +211,22 @@ fn weir(line: &[u8]) -> Result<Line, Unreadable> {
         }));
     }
     Ok(Line::Request(Box::new(request)))
+}
+
+/// The fields that a line of ours has: those of every line, and those of `WAF_LOG_REQUEST_HEADERS`.
+fn fields(
+    of_each: [(HeaderName, Option<Cow<'_, str>>); 3],
+    further: BTreeMap<String, String>,
+) -> impl Iterator<Item = (HeaderName, HeaderValue)> {
+    let of_each = of_each.into_iter();
+    let of_each = of_each.filter_map(|(name, value)| Some((name, value?)));
+    let is_further = |name: &HeaderName| !Format::Weir.fields().contains(&name.as_str());
+    let further = further.into_iter().filter_map(move |(name, value)| {
+        let name = name.parse().ok().filter(is_further)?;
+        Some((name, Cow::Owned(value)))
+    });
+    let all = of_each.chain(further);
+    all.filter_map(|(name, value)| Some((name, HeaderValue::from_str(&value).ok()?)))
 }
 
 /// `client - user [time] "request line" status bytes …`

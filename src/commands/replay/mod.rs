@@ -125,8 +125,13 @@ fn unheld(trials: &[Trial], reading: &Reading) -> Vec<String> {
     let asked: BTreeSet<String> = trials.iter().flat_map(Trial::fields_asked_for).collect();
     let mut told = Vec::new();
     for format in formats {
-        let is_held = |name: &&String| !format.fields().contains(&name.as_str());
-        let names: Vec<&str> = asked.iter().filter(is_held).map(String::as_str).collect();
+        let is_held = |name: &str| {
+            let mut further = reading.fields.iter();
+            format.fields().contains(&name)
+                || (format == Format::Weir && further.any(|held| held == name))
+        };
+        let names = asked.iter().map(String::as_str);
+        let names: Vec<&str> = names.filter(|name| !is_held(name)).collect();
         if !names.is_empty() {
             told.push(format!(
                 "rules ask for {}, which a log of the format {} does not hold: there they match nothing",
@@ -231,6 +236,11 @@ impl Lines<'_> {
         match line {
             Ok(Line::Request(mut request)) => {
                 request.number = self.number;
+                for name in request.sent.fields.keys() {
+                    if !self.reading.fields.contains(name.as_str()) {
+                        self.reading.fields.insert(name.to_string());
+                    }
+                }
                 let taken = self.engine.take(request);
                 taken.map_err(|error| unwritten(self.given, &error))?;
             }

@@ -4,6 +4,8 @@
     reason = "a member that a JSON document does not have reads as null"
 )]
 
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value, json};
 use weir_shared::units::Time;
 use weir_shared::verdict::Action;
@@ -27,6 +29,8 @@ pub struct Reading {
     pub other: u64,
     /// Requests that the log only counts (LOG-6).
     pub left_out: u64,
+    /// Further fields that lines of our own format hold (`WAF_LOG_REQUEST_HEADERS`).
+    pub fields: BTreeSet<String>,
     pub unreadable: u64,
     /// The first of them: file, number, why.
     pub told: Vec<(String, u64, &'static str)>,

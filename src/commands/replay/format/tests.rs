@@ -43,6 +43,17 @@ fn our_own_log_is_read() {
     ));
 }
 
+/// MATCH-1, CONTROL-6: fields of `WAF_LOG_REQUEST_HEADERS` are fields of the request; one that each
+/// line has is there once.
+#[test]
+fn logged_fields_are_read() {
+    let line = r#"{"time":"2026-11-21T16:00:00.007Z","event":"request","address":"192.0.2.7","method":"GET","path":"/","user_agent":"curl","headers":{"x-a":"a needle, two","user-agent":"curl","no name":"x"},"action":"passed"}"#;
+    let sent = request(Format::Weir, line).sent;
+    assert_eq!(sent.fields["x-a"], "a needle, two");
+    assert_eq!(sent.fields.get_all(USER_AGENT).iter().count(), 1);
+    assert_eq!(sent.fields.len(), 2);
+}
+
 /// LOG-6, CONTROL-6: notes between the requests are read in every format, and decide none.
 #[test]
 fn notes_between_the_requests_are_read_in_every_format() {
