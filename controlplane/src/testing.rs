@@ -249,6 +249,7 @@ pub(crate) fn nothing_to_explain() -> Explain {
             list_since_ms: None,
             exempt: None,
             rule: None,
+            rule_since_ms: None,
             counted: true,
             known: false,
             trusted: false,

@@ -130,6 +130,11 @@ pub fn explain(
             rules_of(snapshot, &asking, of_client, ban_target, now)
         }
     };
+    let taken = |name: &str| snapshot.rules.feeds.get(name)?.taken_ms();
+    let is_stream = |name: &str| {
+        let feed = snapshot.rules.feeds.get(name);
+        feed.is_some_and(|feed| !feed.asns.is_empty() || !feed.countries.codes.is_empty())
+    };
     Some(Explanation {
         client,
         netblock: by_limits.unwrap_or_else(|| Netblock::of(client, rules.ban_prefixes)),
@@ -141,10 +146,11 @@ pub fn explain(
             .map(|decision| outcome(decision, responses, now)),
         group: decision.group,
         list: decision.list.clone(),
-        list_since_ms: decision.list.as_ref().and_then(|hit| {
-            let feed = snapshot.rules.feeds.get(&hit.source.name)?;
-            feed.taken_ms()
-        }),
+        list_since_ms: (decision.list.as_ref()).and_then(|hit| taken(&hit.source.name)),
+        // No denial is named as a decision stream is.
+        rule_since_ms: (decision.rule.as_ref())
+            .filter(|rule| rule.kind == RuleKind::Denial && is_stream(&rule.name))
+            .and_then(|rule| taken(&rule.name)),
         rule: decision.rule.clone(),
         exempt: exempt.filter(|_| !health),
         claim: claim.cloned(),

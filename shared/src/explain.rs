@@ -52,6 +52,9 @@ pub struct Explanation {
     pub list_since_ms: Option<u64>,
     /// The rule that decides, if one does.
     pub rule: Option<Arc<Rule>>,
+    /// When the version of the feed was taken whose decision that rule is (FEED-7), milliseconds
+    /// since 1970; none where it is an entry of rules.json.
+    pub rule_since_ms: Option<u64>,
     /// What takes it out of denials, traps and limits, if something does.
     pub exempt: Option<ExemptBy>,
     /// The crawler that it says it is (CRAWL-2).

@@ -243,7 +243,11 @@ pub fn in_words(answer: &Explained, flags: &str) -> String {
     // An exemption is told above.
     if let Some(rule) = answer.rule.as_ref().filter(|rule| rule.kind != "exempt") {
         let (kind, name) = (plain(&rule.kind), plain(&rule.name));
-        line("rule", format!("{kind} {name} of rules.json"));
+        let of = match rule.since {
+            Some(since) => format!("decision of {name}, taken {since}"),
+            None => format!("{kind} {name} of rules.json"),
+        };
+        line("rule", of);
     }
     if let Some(crawler) = &answer.crawler {
         let (name, purpose) = (plain(&crawler.name), plain(&crawler.purpose));

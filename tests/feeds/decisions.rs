@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::publisher::{Publisher, answer};
 use crate::support::application::Application;
 use crate::support::command::{command, ran, run};
+use crate::support::geo::Geo;
 use crate::support::weir::{StateDir, Weir, state_dir};
 use crate::support::{wait_for_within, wait_until};
 
@@ -140,7 +141,6 @@ fn a_client_is_listed_until_its_decisions_are_gone() {
     }
 }
 
-/// FEED-3, FEED-7: a publisher that says nothing delays no decision stream.
 /// Answers with more decisions than are written at each change, then once with one that is new and
 /// one that is deleted, then not at all. Listed are 203.0.113.1 and .2 first, .2 and .3 in the end.
 #[track_caller]
@@ -185,6 +185,7 @@ fn decisions_outlive_a_stop() {
     }
 }
 
+/// FEED-3, FEED-7: a publisher that says nothing delays no decision stream.
 #[test]
 fn a_stalled_list_delays_no_decisions() {
     let (lists, lapi) = (Publisher::plain(), Publisher::plain());
@@ -237,4 +238,35 @@ fn decisions_on_places_need_lookups() {
     let checked = ran(check.output().expect("the binary runs"));
     let said = format!("{}{}", checked.out, checked.err);
     assert!(said.contains(told), "{said}");
+}
+
+/// FEED-7, FEED-8, CONTROL-5: of a client whose autonomous system a decision names, `explain` says
+/// that the feed refuses it and since when, and names no entry of rules.json that is not there.
+#[test]
+fn a_decision_on_an_autonomous_system_is_explained() {
+    let lapi = Publisher::plain();
+    lapi.publishes(
+        r#"{"new":[{"id":1,"type":"ban","scope":"As","value":"64496","duration":"1h"}]}"#,
+    );
+    let application = Application::ok();
+    let geo = Geo::saying(r#"{"country_code":"DE","asn":64496,"organization_name":"Example"}"#);
+    // A request waits for the lookup.
+    let settings = geo.settings(&[("WAF_ADD_LOOKUP_HEADERS", "on")]);
+    let settings: Vec<(&str, &str)> = settings.iter().map(|(a, b)| (&**a, &**b)).collect();
+    let (weir, state) = start(&application, &lapi, &settings);
+    let client = "81.2.69.7";
+    wait_until("it is refused", || weir.get("/", client).status == 429);
+    let told = run(state.path(), &["explain", client]);
+    assert_eq!(told.code, 1, "{}", told.out);
+    assert!(
+        told.out.contains("decision of crowdsec, taken 20"),
+        "{}",
+        told.out
+    );
+    assert!(!told.out.contains("rules.json"), "{}", told.out);
+    let told = run(state.path(), &["explain", client, "--json"]);
+    let told: Value = serde_json::from_str(&told.out).unwrap();
+    assert_eq!(told["rule"]["name"], "crowdsec");
+    assert!(told["rule"]["since"].is_string(), "{told}");
+    assert_eq!(told["undo"], json!(["weir allow 81.2.69.7 --for 24h"]));
 }

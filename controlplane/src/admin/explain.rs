@@ -113,6 +113,7 @@ fn document(asked: &Explained) -> api::Explained {
     let rule = |rule: &Arc<Rule>| api::RuleName {
         name: rule.name.clone(),
         kind: rule.kind.name().to_owned(),
+        since: explained.rule_since_ms.map(Time),
     };
     api::Explained {
         request: seen.as_ref().map(remembered),
@@ -185,6 +186,7 @@ fn undo(question: &Question, explained: &Explanation) -> Vec<String> {
             "change WAF_ALLOW_COUNTRIES or WAF_DENY_COUNTRIES and reload".to_owned()
         }
         (Action::DeniedAsn, _) => "change WAF_DENY_ASNS and reload".to_owned(),
+        (Action::DeniedRule, _) if explained.rule_since_ms.is_some() => return vec![allow],
         (Action::DeniedRule, _) => {
             let rule = explained.rule.as_ref().map_or("", |rule| &rule.name);
             format!("change the denial {rule:?} of rules.json")

@@ -129,13 +129,15 @@ pub struct ListMember {
     pub since: Option<Time>,
 }
 
-/// A rule of rules.json.
+/// A rule of rules.json, or a decision of one of its feeds.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct RuleName {
     /// Its name.
     pub name: String,
     /// What it is.
     pub kind: String,
+    /// When the version of the feed was taken; none where it is no feed.
+    pub since: Option<Time>,
 }
 
 /// What a request is exempt by.
