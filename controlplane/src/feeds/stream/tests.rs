@@ -80,7 +80,7 @@ impl Place {
         rest.room.set(100);
         let stream = new(&copies, &rest);
         Self {
-            directory: directory,
+            directory,
             copies,
             rest,
             stream,
