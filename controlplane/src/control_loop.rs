@@ -62,9 +62,12 @@ use crate::shared_state::SharedState;
 mod anomalies;
 mod ending;
 mod fleet;
+mod left_fleet;
 mod minutes;
 mod rules;
 mod sparing;
+
+use left_fleet::LeftFleet;
 
 /// The longest the loop sleeps: how late a write may be, or the word that bans can be made again.
 const TICK: Duration = Duration::from_millis(100);
@@ -116,6 +119,8 @@ pub struct Control {
     pub(crate) events: Arc<Events>,
     /// The fleet that this is an instance of.
     pub(crate) fleet: Option<Fleet>,
+    /// The fleet that it left while it ran.
+    pub(crate) left: Option<LeftFleet>,
     /// What an instance of a fleet is made from: what the data plane counts, and the version.
     pub(crate) made_from: (Option<CountsOf>, &'static str),
     /// Folds the data plane's counters, for the metrics.

@@ -229,6 +229,7 @@ impl Control {
         let not_banned = Arc::clone(&spared);
         let at_start = AtStart {
             bans: &start.bans,
+            before: start.before_edit.as_deref().unwrap_or(&start.bans),
             edited: &start.edited,
             removed: &start.removed,
             lists: live_rules.lists(),
@@ -298,6 +299,7 @@ impl Control {
             requests: Requests::new(requests, answers),
             explain,
             fleet,
+            left: None,
             made_from: (counts, about.version),
             events,
             totals,

@@ -149,6 +149,50 @@ fn what_is_taken_out_stays_out() {
     }
 }
 
+/// FLEET-15, FLEET-17, RESTART-1: what is taken out of bans.json and changed in it while its
+/// instance does not run, or as it stops, is so at all instances once it runs again.
+#[test]
+#[ignore = "needs redis-server"]
+fn an_edit_around_an_end_holds_at_both() {
+    let (application, engine) = (Application::ok(), Engine::start());
+    let one = start(&application, &engine, "edge-1");
+    let (state, of_other) = (state_dir(), settings(&engine, "edge-2"));
+    let mut other = start_at(&application, &state, &of_other);
+    wait_in_step(&one, 2);
+    let ends = ["stopped", "killed", "stopping", "stopping", "stopping"];
+    for (number, end) in ends.into_iter().enumerate() {
+        let netblock = |part: &str| format!("10.{number}.{part}.0/24");
+        for part in ["0", "1"] {
+            one.ban("netblock", &netblock(part), "1h");
+        }
+        let mut file = other.wait_for_bans("both", |bans| bans.len() == number + 2);
+        match end {
+            "stopped" => other.stop(),
+            "killed" => other.kill(),
+            _ => {}
+        }
+        let bans = file["bans"].as_array_mut().expect("a list");
+        bans.retain(|ban| ban["netblock"] != netblock("0"));
+        let changed = bans.iter_mut().find(|ban| ban["netblock"] == netblock("1"));
+        changed.expect("it")["reason"] = json!(end);
+        fs::write(other.state_path("edited"), pretty(&file)).expect("writes");
+        fs::rename(other.state_path("edited"), other.state_path("bans.json")).expect("renames");
+        if end == "stopping" {
+            other.stop();
+        }
+        drop(other);
+        other = start_at(&application, &state, &of_other);
+        wait_in_step(&other, 2);
+        for weir in [&one, &other] {
+            wait_for_bans(weir, end, |bans| {
+                let is_changed =
+                    |ban: &Value| ban["netblock"] == netblock("1") && ban["reason"] == end;
+                bans.len() == number + 1 && bans.iter().any(is_changed)
+            });
+        }
+    }
+}
+
 /// FLEET-17: an instance whose last contact is older than seven days takes what the fleet holds.
 /// What only it holds is put aside and told; what was made since is sent.
 #[test]

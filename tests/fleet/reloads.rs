@@ -164,6 +164,43 @@ fn a_fleet_comes_changes_and_goes_with_a_reload() {
     one.wait_for_threads(&ALL);
 }
 
+/// RELOAD-2, FLEET-17: what is edited while an instance is in no fleet, between two reloads, is an
+/// edit when it is back: what was taken out and changed is so at the others, too.
+#[test]
+#[ignore = "needs redis-server"]
+fn an_edit_between_two_reloads_holds_at_both() {
+    let (application, engine) = (Application::ok(), Engine::start());
+    let in_fleet = settings(&engine, "edge-1");
+    let one = Reloading::start(&application, &state_dir(), &in_fleet);
+    let other = start(&application, &engine, "edge-2");
+    wait_in_step(&one.weir, 2);
+    for netblock in ["203.0.113.0/24", "198.51.100.0/24", "192.0.2.0/24"] {
+        other.ban("netblock", netblock, "1h");
+    }
+    let mut file = (one.weir).wait_for_bans("all of them", |bans| bans.len() == 3);
+    wait_in_step(&one.weir, 2);
+    one.take(&with(in_fleet.clone(), "WAF_FLEET", "off"));
+    one.wait_for_threads(&[]);
+    let bans = file["bans"].as_array_mut().expect("a list");
+    bans.retain(|ban| ban["netblock"] != "203.0.113.0/24");
+    let changed = bans
+        .iter_mut()
+        .find(|ban| ban["netblock"] == "198.51.100.0/24");
+    changed.expect("it")["reason"] = json!("looked into");
+    fs::write(one.weir.state_path("bans.json"), pretty(&file)).expect("writes");
+    let is_edited = |bans: &[Value]| {
+        let of = |netblock: &str| bans.iter().find(|ban| ban["netblock"] == netblock);
+        let changed = of("198.51.100.0/24").map(|ban| ban["reason"].clone());
+        bans.len() == 2 && changed == Some(json!("looked into")) && of("192.0.2.0/24").is_some()
+    };
+    wait_for_bans(&one.weir, "the edit", is_edited);
+    one.take(&in_fleet);
+    wait_in_step(&one.weir, 2);
+    for weir in [&other, &one.weir] {
+        wait_for_bans(weir, "the edit in the fleet", is_edited);
+    }
+}
+
 /// RELOAD-2, FLEET-25: the key of the fleet is read anew with a reload: one instance after the
 /// other takes another key, by way of both, and none loses sight of the other for good.
 #[test]

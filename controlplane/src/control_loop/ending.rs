@@ -58,7 +58,10 @@ impl Control {
             drop(select);
             self.files.take_outcomes(now);
             // What an editor saved in the last moment is in the last write too.
-            let edits = catch_unwind(AssertUnwindSafe(|| self.take_edits(now)));
+            let edits = catch_unwind(AssertUnwindSafe(|| {
+                self.take_edits(now);
+                self.offer_changes(now);
+            }));
             if ready == Ok(late) || edits.is_err() {
                 tracing::error!(
                     "the state files were not written within {} s: the stop waits no longer",
@@ -173,11 +176,6 @@ impl Control {
                 None => is_late()?,
             }
         }
-        while !self.is_fleet_at_rest(now) {
-            self.look_after(pulse);
-            is_late()?;
-            std::thread::sleep(LOOK);
-        }
         // The next process goes on from the copies of the feeds.
         while copies_kept.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
             self.look_after(pulse);
@@ -202,11 +200,17 @@ impl Control {
         };
         // What was told last. The file of an edit that came behind the last write holds it.
         self.look_after(pulse);
+        // What bans.json holds of an edit fleet.json holds, too.
+        while !self.is_fleet_at_rest(now) {
+            is_late()?;
+            std::thread::sleep(LOOK);
+            self.look_after(pulse);
+        }
         lock.map_err(|error| format!("the lock cannot be shared: {error}"))
     }
 
-    /// What goes on while the last writes are waited for: edits are in them, and those who wait for
-    /// bans.json are answered.
+    /// What goes on while the last writes are waited for: edits are in them, the fleet follows
+    /// those, and who waits for bans.json is answered.
     fn look_after(&mut self, pulse: &Pulse) {
         pulse.beat();
         let now = self.clock.now();
@@ -214,6 +218,7 @@ impl Control {
         self.files.take_outcomes(now);
         self.files.give_up(now);
         self.take_edits(now);
+        self.offer_changes(now);
     }
 
     /// Whether the files are another process's in the end. Limits that are broken meanwhile wait in

@@ -9,6 +9,7 @@ use weir_shared::clock::Now;
 use weir_shared::handover::Respond;
 
 use super::Control;
+use super::left_fleet::LeftFleet;
 use crate::admin::bans::Pending;
 use crate::admin::problem::{Problem, json as json_answer};
 use crate::bans::Subject;
@@ -73,6 +74,9 @@ impl Control {
                 break;
             }
             self.events.bans().offer(&changes);
+            if let Some(left) = &mut self.left {
+                left.note(&changes);
+            }
             let effects = (self.fleet.as_mut())
                 .map(|fleet| fleet.follow(&changes, now))
                 .unwrap_or_default();
@@ -174,15 +178,17 @@ impl Control {
         }
         self.leave_fleet(|| {});
         let before = self.fleet.take();
+        let left = self.left.take();
         match (before, ready) {
             (None, None) => {}
             (Some(fleet), None) => self.end_fleet(fleet),
             (None, Some(ready)) => {
                 let dir = self.settings.state.dir.clone();
-                self.begin_fleet(|at_start| Fleet::start(ready, at_start, &dir));
+                let left = left.filter(|left| left.is_of(ready.fleet()));
+                self.begin_fleet(left, |at_start| Fleet::start(ready, at_start, &dir));
             }
             (Some(fleet), Some(ready)) => {
-                self.begin_fleet(|at_start| fleet.begin_anew(ready, at_start));
+                self.begin_fleet(None, |at_start| fleet.begin_anew(ready, at_start));
             }
         }
     }
@@ -197,7 +203,7 @@ impl Control {
             return;
         };
         let mut why = None;
-        self.begin_fleet(|at_start| {
+        self.begin_fleet(None, |at_start| {
             let (fleet, effects, told) = fleet.begin_renamed(at_start)?;
             why = Some(told);
             Ok((fleet, effects))
@@ -211,15 +217,21 @@ impl Control {
 
     fn begin_fleet(
         &mut self,
+        left: Option<LeftFleet>,
         begin: impl FnOnce(&AtStart<'_>) -> std::io::Result<(Fleet, Vec<Effect>)>,
     ) {
         let bans = self.bans.ledger().all();
         let keys: Vec<BanKey> = bans.iter().map(|ban| BanKey::of(ban)).collect();
+        let (before, removed) = match left {
+            Some(left) => left.before(&bans),
+            None => (bans.clone(), Vec::new()),
+        };
         let (counts, version) = &self.made_from;
         let begun = begin(&AtStart {
             bans: &bans,
+            before: &before,
             edited: &keys,
-            removed: &[],
+            removed: &removed,
             lists: self.rules.lists(),
             counts: counts.as_ref(),
             version,
@@ -253,7 +265,7 @@ impl Control {
             std::thread::sleep(LOOK);
         }
         if let Some(fleet) = self.fleet.take() {
-            fleet.end();
+            self.left = Some(LeftFleet::new(fleet.end(), &self.bans.ledger().all()));
             self.bans.set_ahead(0);
             tracing::info!("this instance is in no fleet any more");
         }

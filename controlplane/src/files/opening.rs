@@ -43,6 +43,8 @@ pub struct StartState {
     pub alerts: Vec<AlertsEntry>,
     /// How the journal of the bans goes on.
     pub journal: JournalStart,
+    /// The bans before an edit that came while no service ran; none without one.
+    pub(crate) before_edit: Option<Vec<Arc<Ban>>>,
     /// Bans that an edit changed or added while no service ran.
     pub(crate) edited: Vec<BanKey>,
     /// Bans that it took out.
@@ -131,24 +133,22 @@ impl StateFiles {
         let (lookups, read_lookups, third) = lookups.split();
         let (alerts, read_alerts, fourth) = alerts.split();
         let Opened { journal, found } = dir.journal(read_bans.journal, looks.faults())?;
-        let is_edited = read_bans.edit.is_some();
-        let (mut edited, mut removed) = (Vec::new(), Vec::new());
-        for change in read_bans.edit.as_deref().unwrap_or_default() {
-            match change {
-                Change::Remove(key) => removed.push(*key),
-                Change::Put { after, .. } => edited.push(BanKey::of(after)),
-            }
-        }
+        let edit = read_bans.edit.as_deref();
+        let (edited, removed) = keys(edit.unwrap_or_default());
+        let journal_start = JournalStart {
+            number: found.last,
+            is_open: matches!(read_bans.journal, Standing::After(_)) && edit.is_none(),
+            is_stale: edit.is_some() || !found.lines.is_empty(),
+        };
+        let before = replay(read_bans.entries, found.lines, None);
+        let before_edit = edit.map(|_| before.clone());
         let start = StartState {
-            journal: JournalStart {
-                number: found.last,
-                is_open: matches!(read_bans.journal, Standing::After(_)) && !is_edited,
-                is_stale: is_edited || !found.lines.is_empty(),
-            },
-            bans: replay(read_bans.entries, found.lines, read_bans.edit.as_deref()),
+            journal: journal_start,
+            bans: replay(before, Vec::new(), edit),
             clients: rows(read_clients.entries),
             lookups: rows(read_lookups.entries),
             alerts: rows(read_alerts.entries),
+            before_edit,
             edited,
             removed,
             fleet: None,
@@ -163,6 +163,18 @@ impl StateFiles {
         };
         Ok((files, start))
     }
+}
+
+/// The bans that an edit changed or added, and those that it took out.
+fn keys(edit: &[Change<BansFile>]) -> (Vec<BanKey>, Vec<BanKey>) {
+    let (mut edited, mut removed) = (Vec::new(), Vec::new());
+    for change in edit {
+        match change {
+            Change::Remove(key) => removed.push(*key),
+            Change::Put { after, .. } => edited.push(BanKey::of(after)),
+        }
+    }
+    (edited, removed)
 }
 
 fn rows<T>(entries: Vec<Row<T>>) -> Vec<T> {

@@ -53,6 +53,11 @@ impl Ready {
     }
 
     /// Nothing.
+    pub(crate) fn fleet(&self) -> &str {
+        match *self {}
+    }
+
+    /// Nothing.
     pub fn warnings(&self) -> Vec<String> {
         match *self {}
     }
@@ -61,6 +66,7 @@ impl Ready {
 /// What the bans were at the start.
 pub(crate) struct AtStart<'a> {
     pub(crate) bans: &'a [Arc<Ban>],
+    pub(crate) before: &'a [Arc<Ban>],
     pub(crate) edited: &'a [BanKey],
     pub(crate) removed: &'a [BanKey],
     pub(crate) lists: (Arc<SharedLists>, u64),
@@ -87,6 +93,7 @@ impl Fleet {
     ) -> std::io::Result<(Self, Vec<Effect>)> {
         let _ = (
             at_start.bans,
+            at_start.before,
             at_start.edited,
             at_start.removed,
             &at_start.lists,
@@ -124,7 +131,7 @@ impl Fleet {
         match *self {}
     }
 
-    pub(crate) fn end(self) {
+    pub(crate) fn end(self) -> String {
         match self {}
     }
 

@@ -117,10 +117,11 @@ impl Fleet {
         self.namesakes.is_taken() && !self.rests
     }
 
-    /// It is in no fleet any more: what others have counted does not hold.
-    pub(crate) fn end(self) {
+    /// It is in no fleet any more: what others have counted does not hold. Tells which it was.
+    pub(crate) fn end(self) -> String {
         let heed = |sharing: &Sharing| sharing.counts.heed(false);
         self.sharing.iter().for_each(heed);
+        self.fleet
     }
 
     /// After a panic: what the ledger holds is followed anew.

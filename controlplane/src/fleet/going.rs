@@ -30,9 +30,13 @@ impl Fleet {
         self.claims.alone();
     }
 
-    /// Whether nothing is being written any more.
+    /// Whether nothing is being written any more. An edit that came since it was sent to rest is
+    /// written: the others hear of it when the instance is back.
     pub(crate) fn is_at_rest(&mut self, now: Now) -> bool {
         let _ = self.kept.turn(now.mono_ns);
+        if self.kept.is_due(self.change(), now.mono_ns) {
+            self.keep(now);
+        }
         !self.kept.is_writing()
     }
 

@@ -96,6 +96,11 @@ impl Ready {
         });
     }
 
+    /// The name of the fleet.
+    pub(crate) fn fleet(&self) -> &str {
+        &self.fleet
+    }
+
     /// Whether who was begun with this needs no other beginning.
     pub(super) fn is_like(&self, other: &Self) -> bool {
         self.access == other.access && self.key == other.key && self.sharing == other.sharing

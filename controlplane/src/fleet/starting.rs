@@ -48,6 +48,8 @@ const ORDERS: usize = 16 + MOST_UNDER_WAY;
 /// What the bans are at the beginning.
 pub(crate) struct AtStart<'a> {
     pub(crate) bans: &'a [Arc<Ban>],
+    /// What they were before anything of them was edited.
+    pub(crate) before: &'a [Arc<Ban>],
     /// What was edited while no service ran, or while it was in no fleet.
     pub(crate) edited: &'a [BanKey],
     /// What was taken out while no service ran.
@@ -243,7 +245,8 @@ fn called(found: Option<&Found>, wanted: String) -> Called {
     )
 }
 
-/// What was known before, joined with what the file of the bans holds now.
+/// What was known before, joined with what the file of the bans held, and what was edited since: an
+/// edit is one whatever the fleet has kept of its ban.
 fn restored(
     origin: Origin,
     kept: Kept,
@@ -251,8 +254,13 @@ fn restored(
     (me, was): (Instance, Instance),
     now_ms: u64,
 ) -> (Core, Vec<Effect>) {
-    let bans: Vec<Arc<Ban>> = at_start.bans.iter().map(|ban| in_fleet(was, ban)).collect();
-    let mut core = Core::of(Replica::restored(origin, kept, &bans));
+    let named = |bans: &[Arc<Ban>]| -> Vec<Arc<Ban>> {
+        bans.iter().map(|ban| in_fleet(was, ban)).collect()
+    };
+    let bans = named(at_start.bans);
+    let mut core = Core::of(Replica::restored(origin, kept, &named(at_start.before)));
+    let edited = at_start.edited.iter().map(|key| key_in_fleet(was, *key));
+    let edited: BTreeSet<BanKey> = edited.collect();
     let held: BTreeSet<BanKey> = bans.iter().map(|ban| BanKey::of(ban)).collect();
     let mut changes = Vec::new();
     for ban in &bans {
@@ -262,11 +270,7 @@ fn restored(
             continue;
         }
         let is_lift = shown.is_some_and(|shown| shown.lifted.is_none()) && ban.lifted.is_some();
-        let is_edit = at_start
-            .edited
-            .iter()
-            .any(|edited| key_in_fleet(was, *edited) == key);
-        if is_lift || is_edit {
+        if is_lift || edited.contains(&key) {
             changes.push(LedgerChange {
                 key,
                 happened: Happened::Edited,
@@ -316,4 +320,55 @@ fn differences(core: &Core, bans: &[Arc<Ban>], named: &[Arc<Ban>], me: Instance)
         here(me, Effect { key: *key, ban })
     }));
     effects
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::NOW;
+
+    /// FLEET-15, FLEET-17: what was taken out or changed while no service ran is an edit, also of a
+    /// ban of which fleet.json says nothing: the others hold what the file holds, and the ledger is
+    /// to do nothing.
+    #[test]
+    fn an_edit_while_no_service_ran_is_one_for_the_fleet() {
+        let ban = |netblock: &str, reason: &str| -> Arc<Ban> {
+            let ban = serde_json::from_value(json!({
+                "netblock": netblock, "client": null, "ban_started": weir_shared::units::Time(NOW),
+                "ban_expires": "permanent", "cause": "admin", "reason": reason}));
+            Arc::new(ban.unwrap())
+        };
+        let (gone, stays) = (ban("203.0.113.0/24", "r"), ban("192.0.2.0/24", "r"));
+        let before = [gone, ban("198.51.100.0/24", "r"), stays.clone()];
+        let bans = [ban("198.51.100.0/24", "looked into"), stays];
+        let (clock, _) = Clock::manual(NOW);
+        let at_start = AtStart {
+            bans: &bans,
+            before: &before,
+            edited: &[BanKey::of(&bans[0])],
+            removed: &[BanKey::of(&before[0])],
+            lists: (Arc::default(), 0),
+            counts: None,
+            version: "",
+            clock: &clock,
+        };
+        let me = Instance::named("a").unwrap();
+        let of = |name| Origin::new(name, 1).unwrap();
+        let (core, effects) = restored(of("a"), Kept::default(), &at_start, (me, me), NOW + 1);
+        assert_eq!((core.waiting(), effects), (2, Vec::new()));
+        let in_fleet = |bans: &[Arc<Ban>]| -> Vec<Arc<Ban>> {
+            bans.iter().map(|ban| in_fleet(me, ban)).collect()
+        };
+        let mut other = Replica::restored(of("b"), Kept::default(), &in_fleet(&before));
+        for event in core.replica().kept().events {
+            other.join(&event, NOW + 1).unwrap();
+        }
+        for replica in [core.replica(), &other] {
+            let mut held: Vec<_> = replica.bans().map(|(_, ban)| Arc::clone(ban)).collect();
+            held.sort_by_key(|ban| std::cmp::Reverse(ban.netblock));
+            assert_eq!(held, in_fleet(&bans));
+        }
+    }
 }
