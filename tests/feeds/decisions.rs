@@ -141,7 +141,7 @@ fn a_client_is_listed_until_its_decisions_are_gone() {
     }
 }
 
-/// Answers with more decisions than are written at each change, then once with one that is new and
+/// Answers with more decisions than are written at each change, then once with two that are new and
 /// one that is deleted, then not at all. Listed are 203.0.113.1 and .2 first, .2 and .3 in the end.
 #[track_caller]
 pub(crate) fn changes_once(lapi: &Publisher) {
@@ -150,8 +150,8 @@ pub(crate) fn changes_once(lapi: &Publisher) {
     let first = [decision(1, "203.0.113.1"), decision(2, "203.0.113.2")];
     let all: Vec<Value> = first.into_iter().chain(many).collect();
     let all = json!({"new": all, "deleted": null}).to_string();
-    let change =
-        json!({"new": [decision(3, "203.0.113.3")], "deleted": [decision(1, "203.0.113.1")]});
+    let new = [decision(3, "203.0.113.3"), decision(4, "203.0.113.4")];
+    let change = json!({"new": new, "deleted": [decision(1, "203.0.113.1")]});
     let change = change.to_string();
     let asked = AtomicU8::new(0);
     lapi.answers(move |_| match asked.fetch_add(1, Ordering::SeqCst) {
@@ -169,9 +169,7 @@ fn decisions_outlive_a_stop() {
     changes_once(&lapi);
     let application = Application::ok();
     let (mut weir, state) = start(&application, &lapi, &[]);
-    wait_until("the change is there", || {
-        weir.get("/", "203.0.113.3").status == 429
-    });
+    wait_until("the change is there", || entries(&weir) == Some(4_003.0));
     weir.get("/", "203.0.113.1").expect(200);
     weir.stop();
     let weir = Weir::start_at(application.address(), &state, &[]);
