@@ -285,6 +285,8 @@ impl Control {
         detection.certificates = Watched::new(certificates);
         let rules_now = live_rules.current();
         let shared = SharedState::start(&settings.state.dir, &*table, &spared, &rules_now, now);
+        bans.spare_crawlers();
+        bans.publish(now);
         let control = Self {
             clock,
             bans,

@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -90,6 +91,15 @@ impl Netblock {
             IpNet::V6(v6) if v6.prefix_len() > 64 => Self::masked(IpAddr::V6(v6.addr()), 64),
             IpNet::V4(_) | IpNet::V6(_) => self,
         }
+    }
+
+    /// Its clients, from the first to the last.
+    pub fn clients(self) -> RangeInclusive<Client> {
+        let (first, last) = match self.0 {
+            IpNet::V4(net) => (net.network().into(), net.broadcast().into()),
+            IpNet::V6(net) => (net.network().into(), net.broadcast().into()),
+        };
+        Client::of(first)..=Client::of(last)
     }
 
     /// Whether the netblock covers the client whole.

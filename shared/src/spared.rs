@@ -7,8 +7,6 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ipnet::IpNet;
-
 use crate::ban::{Cause, Scope};
 use crate::client::Client;
 use crate::netblock::{NetSet, Netblock, PrefixLengths};
@@ -50,6 +48,8 @@ struct Crawlers {
     until: BTreeMap<Client, u64>,
     /// When those whose day was over were last taken out.
     swept_ms: u64,
+    /// How often others came to be in `until`.
+    changes: u64,
     /// Ranges that feeds name.
     ranges: Arc<Spans>,
 }
@@ -113,15 +113,24 @@ impl Spared {
 
     /// A client was verified as a crawler: it is spared for a day from now (CRAWL-4).
     pub fn spare_crawler(&self, client: Client, now_ms: u64) {
-        let crawlers = &mut self.crawlers().until;
-        if crawlers.len() >= MAX_CRAWLER_CLIENTS && !crawlers.contains_key(&client) {
+        let mut crawlers = self.crawlers();
+        let is_full = crawlers.until.len() >= MAX_CRAWLER_CLIENTS;
+        if is_full && !crawlers.until.contains_key(&client) {
             // As many addresses no operator has: this is hardly ever looked for.
-            let first = crawlers.iter().min_by_key(|(_, until)| **until);
+            let first = crawlers.until.iter().min_by_key(|(_, until)| **until);
             if let Some(first) = first.map(|(held, _)| *held) {
-                crawlers.remove(&first);
+                crawlers.until.remove(&first);
             }
         }
-        crawlers.insert(client, now_ms.saturating_add(CRAWLER_MS));
+        let until_ms = now_ms.saturating_add(CRAWLER_MS);
+        if crawlers.until.insert(client, until_ms).is_none() {
+            crawlers.changes += 1;
+        }
+    }
+
+    /// How often the clients of verified crawlers have come to be others.
+    pub fn crawler_changes(&self) -> u64 {
+        self.crawlers().changes
     }
 
     /// The clients of verified crawlers, with the time at which the day of each ends, for the next
@@ -139,7 +148,9 @@ impl Spared {
     /// whatever the file and its clock say; those that were verified since come first.
     pub fn put_crawlers(&self, rows: impl IntoIterator<Item = (Client, u64)>, now_ms: u64) {
         let longest_ms = now_ms.saturating_add(CRAWLER_MS);
-        let held = &mut self.crawlers().until;
+        let mut crawlers = self.crawlers();
+        crawlers.changes += 1;
+        let held = &mut crawlers.until;
         for (client, until_ms) in rows.into_iter().filter(|(_, until_ms)| *until_ms > now_ms) {
             let until_ms = until_ms.min(longest_ms);
             if held.len() < MAX_CRAWLER_CLIENTS || held.contains_key(&client) {
@@ -155,7 +166,9 @@ impl Spared {
         let mut crawlers = self.crawlers();
         if now_ms.abs_diff(crawlers.swept_ms) >= SWEEP_MS {
             crawlers.swept_ms = now_ms;
+            let before = crawlers.until.len();
             crawlers.until.retain(|_, until| *until > now_ms);
+            crawlers.changes += u64::from(crawlers.until.len() != before);
         }
     }
 
@@ -167,12 +180,11 @@ impl Spared {
 
     /// Whether a verified crawler of the last day is in a netblock.
     fn has_crawler(&self, netblock: Netblock) -> bool {
-        let (first, last) = match netblock.net() {
-            IpNet::V4(net) => (net.network().into(), net.broadcast().into()),
-            IpNet::V6(net) => (net.network().into(), net.broadcast().into()),
-        };
-        let clients = Client::of(first)..=Client::of(last);
-        self.crawlers().until.range(clients).next().is_some()
+        self.crawlers()
+            .until
+            .range(netblock.clients())
+            .next()
+            .is_some()
     }
 
     /// Forwarders that are spared now.

@@ -75,6 +75,17 @@ impl Bans {
         self.ledger.take_in(key, ban, now_ms)
     }
 
+    /// Holds what others have banned of verified crawlers back, and nothing more of those that are
+    /// none any more (CRAWL-4). In force with the next [`Bans::publish`].
+    pub(crate) fn spare_crawlers(&mut self) {
+        let changes = self.spared.crawler_changes();
+        if self.crawler_changes != changes {
+            self.crawler_changes = changes;
+            let crawlers = self.spared.crawler_rows().into_iter();
+            (self.ledger).spare_crawlers(crawlers.map(|(client, _)| client).collect());
+        }
+    }
+
     /// A ban that another instance has made by itself resets its client here (FLEET-9), once it is
     /// published. One that is observed there resets nothing where bans are in force (FLEET-20).
     fn reset_with_others(&mut self, ban: &Ban, key: BanKey) {

@@ -64,6 +64,8 @@ pub(crate) struct Ledger {
     changed: Changed,
     /// Who is trusted here: what others ban of them is held, and not in force (FLEET-24).
     trusted: Vec<Netblock>,
+    /// Verified crawlers of the last day: what others ban of them by themselves likewise (CRAWL-4).
+    crawlers: BTreeSet<Client>,
 }
 
 /// The settings that the ledger obeys.
@@ -151,6 +153,7 @@ impl Ledger {
             fresh_drops: Vec::new(),
             changed: Changed::default(),
             trusted: Vec::new(),
+            crawlers: BTreeSet::new(),
         };
         ledger.indexed_once(|ledger| {
             for ban in bans {

@@ -76,6 +76,8 @@ pub(crate) struct Bans {
     table: Arc<dyn ClientTable>,
     /// Who is not banned by the service itself (ALIVE-5).
     spared: Arc<Spared>,
+    /// The change of its crawlers that the ledger knows.
+    crawler_changes: u64,
     /// Clients whose exceeded limits are being handled, at most [`MAX_BATCH`]: after a panic they
     /// are released, or they would never be reported again.
     in_hand: Vec<Client>,
@@ -120,6 +122,7 @@ impl Bans {
             exceeded,
             table,
             spared,
+            crawler_changes: 0,
             in_hand: Vec::new(),
             unnoted: VecDeque::new(),
             to_reset: Vec::new(),

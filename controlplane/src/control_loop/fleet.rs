@@ -38,6 +38,7 @@ impl Control {
     /// Takes in what other instances say. In force with the publication of this turn.
     pub(super) fn hear_fleet(&mut self, now: Now) {
         if let Some(fleet) = &mut self.fleet {
+            self.bans.spare_crawlers();
             let effects = fleet.hear(now);
             self.obey_fleet(effects, now);
         }

@@ -1,10 +1,13 @@
-//! What other instances ban of the proxies that are trusted here: it is held, and not in force,
-//! unless somebody has forced it (FLEET-24, ALIVE-5).
+//! What other instances ban of the proxies that are trusted here, and by themselves of the crawlers
+//! that were verified here: it is held, and not in force, unless somebody has forced it (FLEET-24,
+//! ALIVE-5, CRAWL-4).
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::Value;
 use weir_shared::ban::Ban;
+use weir_shared::client::Client;
 use weir_shared::netblock::Netblock;
 
 use super::Ledger;
@@ -22,13 +25,29 @@ impl Ledger {
         }
     }
 
-    /// Whether the ban is another instance's, and covers who is trusted here.
+    /// These were verified as crawlers within the last day.
+    pub(crate) fn spare_crawlers(&mut self, crawlers: BTreeSet<Client>) {
+        let others = crawlers.symmetric_difference(&self.crawlers).copied();
+        let others: BTreeSet<Client> = others.collect();
+        self.crawlers = crawlers;
+        let is_concerned = |ban: &&Arc<Ban>| {
+            is_made_elsewhere(ban) && others.range(ban.netblock.clients()).next().is_some()
+        };
+        let concerned = self.bans.values().filter(is_concerned);
+        let concerned: BTreeSet<Netblock> = concerned.map(|ban| ban.netblock).collect();
+        for netblock in concerned {
+            self.index_again(netblock);
+        }
+    }
+
+    /// Whether the ban is another instance's, and covers who is trusted here, or was made by itself
+    /// and covers a verified crawler.
     pub(super) fn spares(&self, ban: &Ban) -> bool {
         let covers = |one: &Netblock| ban.netblock.covers(*one) || one.covers(ban.netblock);
-        !self.trusted.is_empty()
-            && ban.origin().instance.is_some()
+        let has_crawler = || self.crawlers.range(ban.netblock.clients()).next().is_some();
+        ban.origin().instance.is_some()
             && !is_forced(ban)
-            && self.trusted.iter().any(covers)
+            && (self.trusted.iter().any(covers) || (is_made_elsewhere(ban) && has_crawler()))
     }
 
     /// The ban as answers show it.
@@ -42,10 +61,15 @@ impl Ledger {
     }
 }
 
+/// Whether another instance has made the ban by itself.
+fn is_made_elsewhere(ban: &Ban) -> bool {
+    let origin = ban.origin();
+    origin.instance.is_some() && origin.is_automatic()
+}
+
 #[cfg(test)]
 mod tests {
     use weir_shared::ban_origin::{BanOrigin, Instance};
-    use weir_shared::client::Client;
 
     use super::super::LedgerSettings;
     use super::*;
@@ -53,6 +77,11 @@ mod tests {
     use crate::testing::settings;
 
     const NOW: u64 = 1_795_276_800_000;
+
+    fn refuses(ledger: &Ledger, address: &str) -> bool {
+        let client = Client::of(address.parse().unwrap());
+        ledger.index.active(client, NOW).is_some()
+    }
 
     fn ban(netblock: &str, more: &str) -> Arc<Ban> {
         let text = format!(
@@ -75,10 +104,6 @@ mod tests {
         let mut ledger = Ledger::new(LedgerSettings::from(&settings()), Vec::new(), NOW).unwrap();
         let trusted = |of: &[&str]| of.iter().map(|net| net.parse().unwrap()).collect();
         ledger.trust(trusted(&["203.0.113.9/32", "10.0.0.0/8"]));
-        let refuses = |ledger: &mut Ledger, address: &str| {
-            let client = Client::of(address.parse().unwrap());
-            ledger.index.active(client, NOW).is_some()
-        };
         for held in [
             ban("203.0.113.0/24", ""),
             ban("10.1.2.0/24", ""),
@@ -94,7 +119,7 @@ mod tests {
             ("198.51.100.7", true),
             ("10.9.1.1", true),
         ] {
-            assert_eq!(refuses(&mut ledger, address), expected, "{address}");
+            assert_eq!(refuses(&ledger, address), expected, "{address}");
         }
         let all: Vec<Arc<Ban>> = ledger.all().iter().map(|ban| ledger.shown(ban)).collect();
         let spared = all.iter().filter(|ban| ban.unknown.get(SPARED).is_some());
@@ -107,6 +132,47 @@ mod tests {
                 .all(|ban| ban.unknown.get(SPARED).is_none())
         );
         ledger.trust(trusted(&["10.0.0.0/8"]));
-        assert!(refuses(&mut ledger, "203.0.113.7") && !refuses(&mut ledger, "10.1.2.3"));
+        assert!(refuses(&ledger, "203.0.113.7") && !refuses(&ledger, "10.1.2.3"));
+    }
+
+    /// CRAWL-4: what another instance has banned by itself is held, and not in force, while it
+    /// covers a crawler that was verified here within the last day, whichever came first; what
+    /// people have banned there, and what this instance did, is in force.
+    #[test]
+    fn what_others_ban_of_a_verified_crawler_is_held_and_not_in_force() {
+        let mut ledger = Ledger::new(LedgerSettings::from(&settings()), Vec::new(), NOW).unwrap();
+        let crawlers = |of: &[&str]| of.iter().map(|one| one.parse().unwrap()).collect();
+        let automatic = ",\"cause\":\"rate_limit\"";
+        let own = |ban: Arc<Ban>| {
+            let mut ban = Ban::clone(&ban);
+            ban.origin = Some(BanOrigin {
+                instance: None,
+                ..ban.origin()
+            });
+            Arc::new(ban)
+        };
+        let take = |ledger: &mut Ledger, ban: Arc<Ban>| {
+            assert!(ledger.take_in(BanKey::of(&ban), Some(ban), NOW));
+        };
+        take(&mut ledger, ban("203.0.113.0/24", automatic));
+        assert!(refuses(&ledger, "203.0.113.7"));
+        ledger.spare_crawlers(crawlers(&[
+            "203.0.113.7",
+            "192.0.2.7",
+            "198.51.100.7",
+            "10.0.0.7",
+        ]));
+        take(&mut ledger, ban("192.0.2.0/24", automatic));
+        take(&mut ledger, ban("198.51.100.0/24", ",\"cause\":\"admin\""));
+        take(&mut ledger, own(ban("10.0.0.0/24", automatic)));
+        let refused = |ledger: &Ledger| {
+            ["203.0.113.7", "192.0.2.8", "198.51.100.7", "10.0.0.7"]
+                .map(|address| refuses(ledger, address))
+        };
+        assert_eq!(refused(&ledger), [false, false, true, true]);
+        ledger.spare_crawlers(crawlers(&["192.0.2.7"]));
+        assert_eq!(refused(&ledger), [true, false, true, true]);
+        ledger.spare_crawlers(BTreeSet::new());
+        assert_eq!(refused(&ledger), [true; 4]);
     }
 }
