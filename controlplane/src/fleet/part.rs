@@ -486,6 +486,7 @@ impl Fleet {
         let reach = Reach {
             now_ns: now.mono_ns,
             is_linked: self.is_linked(now),
+            is_alone: self.rests || self.alone(now).is_some(),
             taken,
             own: self.own,
             me: self.me.name(),

@@ -37,6 +37,8 @@ pub(super) struct Reach<'a> {
     pub(super) now_ns: u64,
     /// Whether the engine answers.
     pub(super) is_linked: bool,
+    /// Whether it has not for a while: nobody waits for it.
+    pub(super) is_alone: bool,
     /// Whether everything of this instance was taken, and the last batch that was.
     pub(super) taken: Option<u64>,
     /// The newest own batch that was read back, and where it is in the log.
@@ -112,7 +114,9 @@ impl Waits {
         let mut still = VecDeque::new();
         let mut room = MAX_WAITING;
         while let Some(mut wait) = self.waiting.pop_front() {
-            wait.seq = wait.seq.or(reach.taken);
+            // An engine that is met anew may have lost what it took.
+            let taken = wait.seq.or(reach.taken);
+            wait.seq = taken.filter(|_| reach.is_linked);
             let waited_ns = reach.now_ns.saturating_sub(wait.begun_ns);
             let (fleet, is_there) = wait.stand(reach, &reached);
             let is_kept = is_kept(wait.saved.change);
@@ -143,7 +147,7 @@ impl Wait {
         reached: &impl Fn(Cursor) -> (Vec<&'o str>, Vec<&'o str>),
     ) -> (Value, bool) {
         if !reach.is_linked {
-            return (json!({ "queued": true }), true);
+            return (json!({ "queued": true }), reach.is_alone);
         }
         let place = match (self.seq, reach.own) {
             // Nothing of this instance was ever sent.
@@ -164,5 +168,59 @@ impl Wait {
             "pending": pending,
         });
         (fleet, is_there)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// FLEET-14: while the engine is met anew, such as one that was emptied, an answer waits for it
+    /// within its second; without an engine it waits for nobody.
+    #[test]
+    fn an_answer_waits_while_the_engine_is_met_anew() {
+        let ms = 1_000_000;
+        let turn = |waits: &mut Waits, now_ms: u64, link: (bool, bool), taken: Option<u64>| {
+            let place = Cursor { ms: 7, count: 0 };
+            let reach = Reach {
+                now_ns: now_ms * ms,
+                is_linked: link.0,
+                is_alone: link.1,
+                taken,
+                own: taken.map(|taken| (taken, place)),
+                me: "edge-1",
+            };
+            waits.turn(&reach, |_| (vec!["edge-2"], Vec::new()), |_| true);
+        };
+        let follow = |waits: &Waits| {
+            let mut pending = Pending::lifted(&[]);
+            waits.follow(&mut pending, 0);
+            let (told, answer) = bounded(1);
+            let respond = Box::new(move |response| drop(told.send(response)));
+            pending.answer_to(respond, true);
+            answer
+        };
+        let mut waits = Waits::default();
+        let fleet = |answer: &Receiver<_>| {
+            let told = crate::testing::body(&answer.try_recv().ok()?);
+            Some(told["fleet"].clone())
+        };
+        let answer = follow(&waits);
+        turn(&mut waits, 0, (false, false), Some(9));
+        turn(&mut waits, 400, (true, false), None);
+        assert_eq!(fleet(&answer), None);
+        turn(&mut waits, 500, (true, false), Some(1));
+        let in_force = json!({"instances": 2, "in_force": ["edge-1", "edge-2"], "pending": []});
+        assert_eq!(fleet(&answer), Some(in_force));
+        let answer = follow(&waits);
+        turn(&mut waits, 1000, (false, false), None);
+        turn(&mut waits, 1999, (false, false), None);
+        assert_eq!(fleet(&answer), None);
+        turn(&mut waits, 2000, (false, false), None);
+        let queued = json!({"queued": true});
+        assert_eq!(fleet(&answer), Some(queued.clone()));
+        let answer = follow(&waits);
+        turn(&mut waits, 3000, (false, true), None);
+        assert_eq!(fleet(&answer), Some(queued));
     }
 }
