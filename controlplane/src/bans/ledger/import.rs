@@ -9,7 +9,7 @@ use weir_shared::ban_origin::BanOrigin;
 use weir_shared::units::Time;
 
 use super::{AdminBan, BanKey, Full, Happened, Ledger};
-use places::give_starts;
+use places::{give_starts, know_again};
 
 mod places;
 
@@ -96,6 +96,7 @@ impl Ledger {
                 return;
             }
         };
+        know_again(&mut bans, &self.bans);
         give_starts(&mut bans, &self.bans, now_ms);
         for ban in bans {
             let key = BanKey::of(&ban);

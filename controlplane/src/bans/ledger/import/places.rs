@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use weir_shared::ban::{Ban, Cause};
+use weir_shared::ban_origin::BanOrigin;
 use weir_shared::client::Client;
 use weir_shared::units::Time;
 
@@ -34,6 +35,29 @@ impl<'a> Likeness<'a> {
             client: ban.client,
             observed: ban.observed,
             reason: &ban.reason,
+        }
+    }
+}
+
+/// Instances of a fleet give one ban two names: an export leaves out the name of the instance whose
+/// it is. An entry that is not held under its own name is that ban of the same netblock, start and
+/// kind which is, where the document does not have it besides.
+pub(super) fn know_again(bans: &mut [Arc<Ban>], held: &BTreeMap<BanKey, Arc<Ban>>) {
+    let said: HashSet<BanKey> = bans.iter().map(|ban| BanKey::of(ban)).collect();
+    let (first, last) = BanOrigin::RANGE;
+    for ban in bans {
+        let (Some(Time(start)), key) = (ban.ban_started, BanKey::of(ban)) else {
+            continue;
+        };
+        if held.contains_key(&key) {
+            continue;
+        }
+        let at_start =
+            BanKey::new(key.netblock, start, first)..=BanKey::new(key.netblock, start, last);
+        let mut others = held.range(at_start).map(|(other, _)| other);
+        let other = others.find(|other| other.origin.by == key.origin.by && !said.contains(other));
+        if let Some(other) = other {
+            Arc::make_mut(ban).origin = Some(other.origin);
         }
     }
 }

@@ -232,3 +232,32 @@ fn entries_find_their_places() {
     assert_eq!(starts, [NOW - 5000, NOW - 4999, NOW, NOW + 1]);
     assert!(held(&into).iter().all(|ban| ban.lifted.is_none()));
 }
+
+/// CONTROL-9: what one instance of a fleet exports changes nothing at another that holds it under
+/// the name of the first, and the other way round, however often; two bans of one netblock and
+/// moment that the document has stay two.
+#[test]
+fn an_export_of_another_instance_is_known_again() {
+    let of = |origin: &str, netblock: &str| {
+        let mut ban = Ban::clone(&ban(netblock, 50, 3600, "admin"));
+        ban.origin = Some(origin.parse().unwrap());
+        Arc::new(ban)
+    };
+    let named = |origins: [&str; 4]| -> Vec<Arc<Ban>> {
+        let blocks = ["10.0.0.0/24", "10.0.1.0/24", "10.0.2.0/24", "10.0.2.0/24"];
+        let bans = origins.into_iter().zip(blocks);
+        bans.map(|(origin, netblock)| of(origin, netblock))
+            .collect()
+    };
+    let at_one = named(["admin", "admin@edge-2", "admin", "admin@edge-3"]);
+    let at_other = named(["admin@edge-1", "admin", "admin@edge-1", "admin@edge-3"]);
+    for (from, to) in [(&at_one, &at_other), (&at_other, &at_one)] {
+        let mut into = ledger(100, to.clone());
+        let before = held(&into);
+        for _ in 0..2 {
+            let imported = into.import(Batch::Bans(from.clone()), NOW).unwrap();
+            assert_eq!((imported.imported, imported.new), (4, 0));
+            assert_eq!(held(&into), before);
+        }
+    }
+}
