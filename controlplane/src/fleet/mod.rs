@@ -86,6 +86,8 @@ mod points;
 mod reading;
 #[cfg(feature = "fleet")]
 mod ready;
+#[cfg(feature = "fleet")]
+mod refused;
 pub mod replica;
 #[cfg(feature = "fleet")]
 mod same;

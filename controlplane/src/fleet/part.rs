@@ -16,7 +16,6 @@ use super::claims::Claims;
 use super::clocks::Clocks;
 use super::core::Core;
 use super::engine::{Cursor, Logged};
-use super::event::Rejected;
 use super::eviction::Eviction;
 use super::facts::Told;
 use super::kept::{self, Called, Keeper};
@@ -26,6 +25,7 @@ use super::namesakes::Namesakes;
 use super::others::{Mine, Others};
 use super::points::Points;
 use super::ready::Ready;
+use super::refused::Refused;
 use super::replica::Effect;
 use super::same::same_everywhere;
 use super::sharing::Sharing;
@@ -91,7 +91,7 @@ pub(crate) struct Fleet {
     pub(super) waits: Waits,
     pub(super) forgot_ns: u64,
     pub(super) mended_ns: u64,
-    pub(super) rejected: u64,
+    pub(super) refused: Refused,
     pub(super) rests: bool,
     /// What is put aside.
     pub(super) aside: Aside,
@@ -381,18 +381,7 @@ impl Fleet {
         if self.kept.is_due(change, now.mono_ns) && !self.rests {
             self.keep(now);
         }
-        let rejected: u64 = self.core.counts().rejected.iter().sum();
-        if rejected > self.rejected {
-            told.push(Told {
-                what: "rejected",
-                detail: format!(
-                    "{} entries of the engine were refused; by reason: {}",
-                    rejected - self.rejected,
-                    self.reasons()
-                ),
-            });
-            self.rejected = rejected;
-        }
+        told.extend(self.refused.tell(self.core.counts().rejected, now.mono_ns));
         self.answer(now);
         told
     }
@@ -433,15 +422,6 @@ impl Fleet {
             (self.lists.kept(), self.core.contact_ms()),
         );
         self.kept.write(self.change(), bytes, now.mono_ns);
-    }
-
-    fn reasons(&self) -> String {
-        let counts = Rejected::ALL.into_iter().zip(self.core.counts().rejected);
-        let counts = counts.filter(|(_, count)| *count > 0);
-        let counts: Vec<String> = counts
-            .map(|(reason, count)| format!("{} {count}", reason.name()))
-            .collect();
-        counts.join(", ")
     }
 
     fn beat_due(&mut self, now: Now) {

@@ -29,6 +29,7 @@ use super::part::Fleet;
 use super::points::Points;
 use super::reading::{Reader, Shared};
 use super::ready::Ready;
+use super::refused::Refused;
 use super::replica::{Effect, Kept, Replica};
 use super::seal::random;
 use super::sharing::Sharing;
@@ -211,7 +212,7 @@ impl Fleet {
             points: Points::default(),
             forgot_ns: now.mono_ns,
             mended_ns: now.mono_ns,
-            rejected: 0,
+            refused: Refused::default(),
             rests: false,
             aside: goes_on.aside,
             kept_contact_ms: 0,
