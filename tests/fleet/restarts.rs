@@ -75,3 +75,25 @@ fn a_point_is_never_ahead_of_the_file_of_the_bans() {
     let one = start_at(&application, &state, &late);
     one.wait_until_refused("203.0.113.7");
 }
+
+/// FLEET-29, FLEET-30: an instance that was killed, has come back and stops in good order is named
+/// no more: the beat of the boot that was killed goes with it.
+#[test]
+#[ignore = "needs redis-server"]
+fn a_stop_takes_the_beats_of_killed_boots_along() {
+    let (application, engine) = (Application::ok(), Engine::start());
+    let state = state_dir();
+    let mut one = start_at(&application, &state, &settings(&engine, "edge-1"));
+    let other = start(&application, &engine, "edge-2");
+    wait_in_step(&one, 2);
+    one.kill();
+    drop(one);
+    let mut one = start_at(&application, &state, &settings(&engine, "edge-1"));
+    wait_in_step(&one, 2);
+    wait_in_step(&other, 2);
+    one.stop();
+    wait_until("the other one alone", || {
+        fleet(&other)["instances"].as_array().map(Vec::len) == Some(1)
+    });
+    assert_eq!(fleet(&other)["in_step"], true);
+}

@@ -23,7 +23,7 @@ impl Fleet {
     /// Says that the instance goes, writes what it knows, and is silent until [`Fleet::work`].
     pub(crate) fn rest(&mut self, now: Now) {
         if !self.rests {
-            self.order(Order::Rest);
+            self.order(Order::Rest(self.namesakes.others()));
             self.keep(now);
         }
         self.rests = true;

@@ -56,6 +56,12 @@ impl Namesakes {
         self.named_ms
     }
 
+    /// Whoever else of this name has a beat in the engine: boots before this one that were killed,
+    /// and an instance that has the same name and lives.
+    pub(super) fn others(&self) -> Vec<Origin> {
+        self.seen.keys().cloned().collect()
+    }
+
     /// Whether another instance has the name.
     pub(super) fn is_taken(&self) -> bool {
         self.is_taken

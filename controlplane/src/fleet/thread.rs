@@ -44,7 +44,7 @@ impl Speaker for Thread {
 
     fn word(order: &Order) -> Word {
         match order {
-            Order::Rest => Word::Rest,
+            Order::Rest(_) => Word::Rest,
             Order::Work => Word::Work,
             _ => Word::None,
         }
@@ -77,7 +77,7 @@ impl Thread {
         let cursor = loop {
             match self.orders.recv_timeout(PATIENCE) {
                 Ok(Order::Hello { cursor }) => break cursor,
-                Ok(Order::Rest) => return Err(Ended::Rest),
+                Ok(Order::Rest(_)) => return Err(Ended::Rest),
                 Ok(_) => {}
                 Err(RecvTimeoutError::Timeout) => {
                     return Err(Fault("the control loop is behind".to_owned()).into());
@@ -164,7 +164,7 @@ impl Thread {
             Order::Append(_) | Order::Beat(_) | Order::ReadFrom { .. } | Order::Snapshot { .. } => {
             }
             // Whoever rests is told of no fault.
-            Order::Rest => drop(self.hear_all(link)),
+            Order::Rest(_) => drop(self.hear_all(link)),
             _ => self.hear_all(link)?,
         }
         match order {
@@ -207,8 +207,11 @@ impl Thread {
                     .collect();
                 link.snapshot_put(upto, sealed?)?;
             }
-            Order::Rest => {
-                let _ = link.leave(&self.me);
+            Order::Rest(namesakes) => {
+                // Beats of boots that were killed would speak for the name. One that lives says
+                // its own again within a second.
+                let names = [&self.me].into_iter().chain(&namesakes);
+                let _ = names.map(|name| link.leave(name)).find(Result::is_err);
                 return Err(Ended::Rest);
             }
             // Of the connection that is open already.

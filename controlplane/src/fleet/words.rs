@@ -6,6 +6,7 @@ use super::beat::Seen;
 use super::core::Batch;
 use super::engine::{Cursor, Logged, Welcome};
 use super::event::{Event, Rejected};
+use super::stamp::Origin;
 
 /// A batch as it was opened and read.
 pub(super) type Opened = Result<Vec<Result<Event, Rejected>>, Rejected>;
@@ -78,8 +79,9 @@ pub(super) enum Order {
     },
     /// Puts a snapshot in place of the one before.
     Snapshot { upto: Cursor, chunks: Vec<Vec<u8>> },
-    /// Says that the instance goes, and asks nothing more until [`Order::Work`].
-    Rest,
+    /// Says that the instance goes, and these of its name with it, and asks nothing more until
+    /// [`Order::Work`].
+    Rest(Vec<Origin>),
     /// Goes on.
     Work,
 }
