@@ -36,14 +36,20 @@ fuzz_target!(|bytes: &[u8]| {
     }
 
     let own = is_own(path);
-    if !bytes.iter().any(|byte| b"%\\;?#".contains(byte)) {
+    if !bytes.iter().any(|byte| b"%\\;?#\0".contains(byte)) {
+        let mut readings = [0b100, 0b100 | CUTS].map(Reading::from).into_iter();
         assert_eq!(
             own,
-            Reading::from(0b100).stands_in(bytes, b"_waf"),
+            readings.any(|reading| reading.stands_in(bytes, b"_waf")),
             "{path}"
         );
     }
-    for reading in (0..64).map(Reading::from) {
+    // A target has none; what is decoded may be one.
+    let has_blank = bytes.iter().any(|byte| matches!(byte, 0..=b' ' | 0x7f));
+    for reading in (0..128).map(Reading::from) {
+        if reading.cuts && has_blank {
+            continue;
+        }
         if !own {
             assert!(
                 !reading.stands_in(bytes, b"_waf"),
@@ -56,6 +62,9 @@ fuzz_target!(|bytes: &[u8]| {
     }
 });
 
+/// The bit of [`Reading::cuts`].
+const CUTS: u8 = 64;
+
 /// One of the ways in which an application may read a path.
 #[derive(Debug)]
 struct Reading {
@@ -66,6 +75,9 @@ struct Reading {
     decodings: u8,
     /// Whether it resolves dot segments before each decoding too.
     early: bool,
+    /// Whether it cuts blanks and dots at a segment's end; what is nothing else and has two dots is
+    /// `..` to it.
+    cuts: bool,
 }
 
 impl From<u8> for Reading {
@@ -76,6 +88,7 @@ impl From<u8> for Reading {
             merge: bits & 4 > 0,
             decodings: (bits >> 3) % 3,
             early: bits & 32 > 0,
+            cuts: bits & CUTS > 0,
         }
     }
 }
@@ -99,9 +112,17 @@ impl Reading {
             let mut name = segment;
             if self.parameters {
                 name = name
-                    .split(|b| b";?#".contains(b))
+                    .split(|b| b";?#\0".contains(b))
                     .next()
                     .unwrap_or_default();
+            }
+            if self.cuts {
+                let is_kept = |byte: &u8| !matches!(byte, b'.' | 0..=b' ' | 0x7f);
+                name = match name.iter().rposition(is_kept) {
+                    Some(last) => &name[..=last],
+                    None if name.iter().filter(|byte| **byte == b'.').count() > 1 => b"..",
+                    None => b"",
+                };
             }
             match name {
                 b"." => {}
