@@ -174,7 +174,7 @@ fn an_edit_between_two_reloads_holds_at_both() {
     let one = Reloading::start(&application, &state_dir(), &in_fleet);
     let other = start(&application, &engine, "edge-2");
     wait_in_step(&one.weir, 2);
-    for netblock in ["203.0.113.0/24", "198.51.100.0/24", "192.0.2.0/24"] {
+    for netblock in ["203.0.113.0/24", "198.51.100.0/24", "198.18.0.0/24"] {
         other.ban("netblock", netblock, "1h");
     }
     let mut file = (one.weir).wait_for_bans("all of them", |bans| bans.len() == 3);
@@ -191,7 +191,7 @@ fn an_edit_between_two_reloads_holds_at_both() {
     let is_edited = |bans: &[Value]| {
         let of = |netblock: &str| bans.iter().find(|ban| ban["netblock"] == netblock);
         let changed = of("198.51.100.0/24").map(|ban| ban["reason"].clone());
-        bans.len() == 2 && changed == Some(json!("looked into")) && of("192.0.2.0/24").is_some()
+        bans.len() == 2 && changed == Some(json!("looked into")) && of("198.18.0.0/24").is_some()
     };
     wait_for_bans(&one.weir, "the edit", is_edited);
     one.take(&in_fleet);
