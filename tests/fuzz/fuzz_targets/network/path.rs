@@ -112,7 +112,7 @@ impl Reading {
             let mut name = segment;
             if self.parameters {
                 name = name
-                    .split(|b| b";?#\0".contains(b))
+                    .split(|b| b";?#".contains(b))
                     .next()
                     .unwrap_or_default();
             }
