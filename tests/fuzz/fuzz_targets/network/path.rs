@@ -118,10 +118,10 @@ impl Reading {
             }
             if self.cuts {
                 let is_kept = |byte: &u8| !matches!(byte, b'.' | 0..=b' ' | 0x7f);
+                let dots = || name.iter().filter(|byte| **byte == b'.').count();
                 name = match name.iter().rposition(is_kept) {
                     Some(last) => &name[..=last],
-                    None if name.iter().filter(|byte| **byte == b'.').count() > 1 => b"..",
-                    None => b"",
+                    None => &b".."[..dots().min(2)],
                 };
             }
             match name {
