@@ -124,7 +124,7 @@ fn answer(stream: TcpStream, forgets: bool, log: &str, hellos: &AtomicUsize) -> 
         let answer = match (word(0), word(2)) {
             ("EVALSHA", "3") => {
                 hellos.fetch_add(1, Ordering::Relaxed);
-                format!("*6\r\n$1\r\n1\r\n$1\r\n1\r\n:0\r\n*0\r\n:1\r\n:{now_ms}\r\n")
+                format!("*7\r\n$1\r\n1\r\n$1\r\n1\r\n:0\r\n*0\r\n:1\r\n:{now_ms}\r\n$0\r\n\r\n")
             }
             ("EVALSHA", "5") => format!("*1\r\n:{now_ms}\r\n"),
             ("EVALSHA", _) if word(3).ends_with(":log") => {
