@@ -30,8 +30,11 @@ static LEFT: AtomicU32 = AtomicU32::new(0);
 /// So many entries were replaced, or read and dropped, by whatever thread.
 pub(crate) fn freed(entries: usize) {
     if entries >= LARGE && LEFT.swap(TURNS, Ordering::Relaxed) == 0 {
-        // Without it a worker gives the memory back.
-        let _ = weir_shared::threads::spawn_while_needed("weir-memory", give_back);
+        let started = weir_shared::threads::spawn_while_needed("weir-memory", give_back);
+        if started.is_err() {
+            // A worker gives this memory back; the next change tries again.
+            LEFT.store(0, Ordering::Relaxed);
+        }
     }
 }
 
