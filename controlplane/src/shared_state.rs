@@ -9,6 +9,7 @@
 //! hand-over, which wait for it a bounded time. Where there is nothing of it, there is no file.
 
 use std::fs;
+use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
@@ -17,10 +18,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, TryRecvError, bounded};
+use data_encoding::HEXLOWER;
 use serde::{Deserialize, Serialize};
 use weir_shared::api::buckets::Buckets;
 use weir_shared::client::Client;
 use weir_shared::clock::Now;
+use weir_shared::fleet::ValueHash;
 use weir_shared::lookup::AsNumber;
 use weir_shared::rules::{Rule, RuleKind, RuleSet, SharedKey};
 use weir_shared::spared::{MAX_CRAWLER_CLIENTS, Spared};
@@ -47,10 +50,53 @@ const MAX_COUNTS: usize = 50_000;
 #[serde(deny_unknown_fields)]
 struct Written {
     version: u32,
+    /// Of the fields' values whose counts are there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    values: Option<ValueKey>,
     counts: Vec<CountForm>,
     known: Vec<KnownForm>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     crawlers: Vec<CrawlerForm>,
+}
+
+/// The key of the numbers that stand for fields' values (SHARE-5), as 64 hexadecimal digits: with
+/// it they mean the same to the next process. In a fleet the fleet's key is used instead.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+struct ValueKey([u64; 4]);
+
+impl ValueKey {
+    fn drawn() -> Self {
+        let random = RandomState::new();
+        Self([0_u64, 1, 2, 3].map(|number| random.hash_one(number)))
+    }
+
+    fn hash(self) -> ValueHash {
+        let Self([first, second, third, fourth]) = self;
+        let hasher = ahash::RandomState::with_seeds(first, second, third, fourth);
+        Box::new(move |value| hasher.hash_one(value))
+    }
+}
+
+impl From<ValueKey> for String {
+    fn from(ValueKey(key): ValueKey) -> Self {
+        key.map(|part| format!("{part:016x}")).concat()
+    }
+}
+
+impl TryFrom<String> for ValueKey {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let mut key = [0; 4];
+        let bytes = HEXLOWER.decode(text.as_bytes()).ok();
+        let bytes = bytes.filter(|bytes| bytes.len() == 32);
+        let bytes = bytes.ok_or("expected 64 hexadecimal digits in lower case")?;
+        for (part, bytes) in key.iter_mut().zip(bytes.as_chunks().0) {
+            *part = u64::from_be_bytes(*bytes);
+        }
+        Ok(Self(key))
+    }
 }
 
 /// One count.
@@ -126,6 +172,7 @@ fn key(per: &str, text: &str) -> Option<SharedKey> {
         "country" => SharedKey::Country(Some(text.parse().ok()?)),
         "all" => SharedKey::All,
         "field" if text == "absent" => SharedKey::Field(None),
+        "field" => SharedKey::Field(Some(u64::from_str_radix(text, 16).ok()?)),
         _ => return None,
     })
 }
@@ -155,6 +202,8 @@ impl WindowForm {
 /// The file, as the control loop sees it.
 pub(crate) struct SharedState {
     path: PathBuf,
+    /// None in a fleet, which has its own.
+    values: Option<ValueKey>,
     /// Who is not banned by the service itself, verified crawlers among them.
     spared: Arc<Spared>,
     /// What the process before left, until it is put in.
@@ -179,12 +228,16 @@ impl SharedState {
     /// Begins, and has what was kept read by a thread of its own: a file may hang with its mount.
     /// Waits for it, but not for ever.
     pub(crate) fn start(
-        state_dir: &Path,
+        (state_dir, is_in_fleet): (&Path, bool),
         table: &dyn ClientTable,
         spared: &Arc<Spared>,
         rules: &RuleSet,
         now: Now,
     ) -> Self {
+        let values = (!is_in_fleet).then(ValueKey::drawn);
+        if let Some(drawn) = values {
+            table.tell_values_by(drawn.hash());
+        }
         let path = state_dir.join(FILE);
         let (found, before) = bounded(1);
         let from = path.clone();
@@ -193,6 +246,7 @@ impl SharedState {
         let _ = thread.spawn(move || found.send(read(&from)));
         let mut state = Self {
             path,
+            values,
             spared: Arc::clone(spared),
             before: None,
             writing: None,
@@ -223,6 +277,10 @@ impl SharedState {
                 return;
             }
         };
+        if let (Some(values), Some(kept)) = (&mut self.values, written.values) {
+            *values = kept;
+            table.tell_values_by(kept.hash());
+        }
         let crawlers = written.crawlers.into_iter().take(MAX_CRAWLER_CLIENTS);
         let crawlers = crawlers.map(|CrawlerForm { client, until }| (client, until.0));
         self.spared.put_crawlers(crawlers, now.wall_ms);
@@ -305,8 +363,9 @@ impl SharedState {
     fn begin(&self, table: &Arc<dyn ClientTable>) -> Option<Writing> {
         let (path, table) = (self.path.clone(), Arc::clone(table));
         let (spared, is_unfit) = (Arc::clone(&self.spared), Arc::clone(&self.is_unfit));
+        let values = self.values;
         let begun = Writing::begin("weir-shared", move || {
-            let written = gathered(&*table, &spared);
+            let written = gathered(&*table, &spared, values);
             let is_there = path.symlink_metadata().is_ok();
             if written.is_empty() && !is_there {
                 return Ok(());
@@ -350,7 +409,9 @@ impl Written {
     }
 }
 
-fn gathered(table: &dyn ClientTable, spared: &Spared) -> Written {
+fn gathered(table: &dyn ClientTable, spared: &Spared, values: Option<ValueKey>) -> Written {
+    let counts = table.shared_rows();
+    let has_values = (counts.iter()).any(|row| matches!(row.key, SharedKey::Field(Some(_))));
     let known = table.known_rows().into_iter().map(|row| KnownForm {
         client: row.client,
         since: row.since,
@@ -363,7 +424,8 @@ fn gathered(table: &dyn ClientTable, spared: &Spared) -> Written {
     });
     Written {
         version: 1,
-        counts: table.shared_rows().iter().map(CountForm::of).collect(),
+        values: values.filter(|_| has_values),
+        counts: counts.iter().map(CountForm::of).collect(),
         known: known.collect(),
         crawlers: crawlers.collect(),
     }
@@ -453,6 +515,7 @@ mod tests {
             SharedKey::Country("DE".parse().ok()),
             SharedKey::Country(None),
             SharedKey::Field(None),
+            SharedKey::Field(Some(0x0123_4567_89ab_cdef)),
         ];
         let rows = keys.map(|key| SharedRow {
             rule: Arc::clone(&rule),
@@ -465,8 +528,10 @@ mod tests {
             since: Time(NOW),
             lead: Count(5),
         });
+        let key = ValueKey([0, 1, u64::MAX, 0x0123_4567_89ab_cdef]);
         let written = Written {
             version: 1,
+            values: Some(key),
             counts: rows.iter().map(CountForm::of).collect(),
             known: known.into(),
             crawlers: vec![CrawlerForm {
@@ -486,6 +551,7 @@ mod tests {
         );
         let read = read(&path).unwrap().unwrap();
         assert_eq!(read.known.len(), 2);
+        assert_eq!(read.values, Some(key));
         let crawler = json!({"client": "66.249.66.1", "until": "2026-11-21T16:00:00Z"});
         assert_eq!(text["crawlers"], json!([crawler]));
         assert_eq!(read.crawlers[0].until, Time(NOW));
@@ -514,6 +580,7 @@ mod tests {
     fn nothing_beside_it_is_in_the_way() {
         let nothing = Written {
             version: 1,
+            values: None,
             counts: Vec::new(),
             known: Vec::new(),
             crawlers: Vec::new(),
@@ -543,7 +610,8 @@ mod tests {
         assert!(told.contains("unknown version 2"), "{told}");
         let (table, rules) = (crate::testing::empty_table(), RuleSet::default());
         let now = Clock::manual(NOW).0.now();
-        let mut state = SharedState::start(dir.path(), &*table, &Arc::default(), &rules, now);
+        let mut state =
+            SharedState::start((dir.path(), false), &*table, &Arc::default(), &rules, now);
         state.keep(&table);
         state.keep(&table);
         let aside = dir.path().join("shared.json.bad");
@@ -583,6 +651,10 @@ mod tests {
             (
                 r#"{"version":1,"counts":[],"known":[{"client":"x","since":"2026-11-21T16:00:00Z","lead":1}]}"#,
                 "line 1, column 47, at \"/known/0/client\": \"x\" is not a client: expected an IPv4 address, an IPv6 address or an IPv6 /64",
+            ),
+            (
+                r#"{"version":1,"values":"0A","counts":[],"known":[]}"#,
+                "line 1, column 26, at \"/values\": expected 64 hexadecimal digits in lower case",
             ),
             (
                 r#"{"version":1,"counts":[],"known":[{"name":1}]}"#,

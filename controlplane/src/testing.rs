@@ -15,6 +15,7 @@ use weir_shared::client::Client;
 use weir_shared::clock::{Clock, ManualClock, Now};
 use weir_shared::event::{Finished, LimitExceeded, Offence};
 use weir_shared::explain::{Explain, Explanation, Outcome};
+use weir_shared::fleet::ValueHash;
 use weir_shared::handover::{Body, OwnRequest, OwnResponse, Step};
 use weir_shared::lookup::Lookup;
 use weir_shared::netblock::{Netblock, PrefixLengths};
@@ -158,6 +159,8 @@ impl ClientTable for Table {
     fn take_shared_refusals(&self) -> Vec<SharedRefusal> {
         std::mem::take(&mut *self.refusals.lock().unwrap())
     }
+
+    fn tell_values_by(&self, _: ValueHash) {}
 
     fn shared_rows(&self) -> Vec<SharedRow> {
         self.shared.lock().unwrap().clone()

@@ -284,7 +284,8 @@ impl Control {
         let mut detection = Detection::new(&settings, finished, lines, start.alerts, now);
         detection.certificates = Watched::new(certificates);
         let rules_now = live_rules.current();
-        let shared = SharedState::start(&settings.state.dir, &*table, &spared, &rules_now, now);
+        let place = (&*settings.state.dir, fleet.is_some());
+        let shared = SharedState::start(place, &*table, &spared, &rules_now, now);
         bans.spare_crawlers();
         bans.publish(now);
         let control = Self {

@@ -268,8 +268,8 @@ pub struct Reporting {
     pub ask_after_ns: u64,
 }
 
-/// A number that stands for a field's value, the same at each instance of a fleet, which only they
-/// can say of a value.
+/// Gives the number that stands for a field's value, by a key: in a fleet the same at each
+/// instance, else the same over a restart.
 pub type ValueHash = Box<dyn Fn(&[u8]) -> u64 + Send + Sync>;
 
 /// The counts of this instance, as the fleet's thread sees them.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::client::Client;
 use crate::clock::Now;
-use crate::fleet::InFleet;
+use crate::fleet::{InFleet, ValueHash};
 use crate::lookup::Lookup;
 use crate::netblock::Netblock;
 use crate::proof::NamesAnswer;
@@ -222,8 +222,10 @@ pub trait ClientTable: Send + Sync {
     /// Shared limits that began to refuse since this was last asked; cheap where there is none.
     fn take_shared_refusals(&self) -> Vec<SharedRefusal>;
 
-    /// The counts that clients share, those seen longest ago first. The values of fields are left
-    /// out: nobody else has the key of their hash.
+    /// Limits by a field's value count under these numbers from now on, and anew.
+    fn tell_values_by(&self, hash: ValueHash);
+
+    /// The counts that clients share, those seen longest ago first.
     fn shared_rows(&self) -> Vec<SharedRow>;
 
     /// Puts such a count in, in place of what is held.

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{ban_of, hits, save, start};
+use crate::schemas::{fits, schema, validator};
 use crate::support::application::Application;
 use crate::support::http2::{self, Http2};
 use crate::support::raw_client::{Connection, get, request};
@@ -73,13 +74,13 @@ fn many_that_ask_once_are_limited_together() {
     }
 }
 
-/// SHARE-1, SHARE-2: a field's value has its own count, which the log names by a hash; those that
-/// do not send it share one.
+/// SHARE-1, SHARE-2, SHARE-8: a field's value has its own count, which the log names by a hash and
+/// which goes on after a restart; those that do not send it share one.
 #[test]
 fn a_key_has_a_count_of_its_own() {
     let application = Application::ok();
-    let limits = json!([{"name": "key", "per": {"field": "x-api-key"}, "per_hour": 2}]);
-    let (weir, _state) = start(&application, &rules(&limits), &[]);
+    let limits = json!([{"name": "key", "per": {"field": "x-api-key"}, "per_day": 2}]);
+    let (mut weir, state) = start(&application, &rules(&limits), &[]);
     let of = |key, expected: [u16; 3]| {
         let asked = [1, 2, 3].map(|number| {
             ask(
@@ -101,6 +102,25 @@ fn a_key_has_a_count_of_its_own() {
     assert!(keys.iter().all(|key| !key.contains("secret")), "{keys:?}");
     assert_eq!(keys[2], "absent");
     assert_ne!(keys[0], keys[1]);
+    weir.stop();
+    let path = state.path().join("shared.json");
+    let text = std::fs::read_to_string(path).expect("the file");
+    assert!(!text.contains("secret"), "{text}");
+    let kept: Value = serde_json::from_str(&text).expect("JSON");
+    fits(&validator(&schema("shared")), "shared.json", &kept);
+    let weir = Weir::start_at(application.address(), &state, &[]);
+    for (place, key) in [Some("secret-of-one"), Some("secret-of-two"), None]
+        .into_iter()
+        .enumerate()
+    {
+        assert_eq!(
+            ask(&weir, &format!("/again/{place}"), "203.0.113.7", key),
+            429
+        );
+        let line = weir.line_of(&format!("/again/{place}"));
+        assert_eq!(line["shared"]["key"], *keys[place]);
+    }
+    assert_eq!(ask(&weir, "/", "203.0.113.7", Some("of-another")), 200);
 }
 
 /// SHARE-3: who is on an allow list, and exempt paths and entries, are neither counted nor refused.

@@ -21,6 +21,7 @@ use crossbeam_channel::Sender;
 use dashmap::DashMap;
 use weir_shared::client::Client;
 use weir_shared::clock::Now;
+use weir_shared::fleet::ValueHash;
 use weir_shared::lookup::Lookup;
 use weir_shared::netblock::Netblock;
 use weir_shared::proof::NamesAnswer;
@@ -428,6 +429,10 @@ impl ClientTable for Table {
 
     fn take_shared_refusals(&self) -> Vec<SharedRefusal> {
         self.shared.take_refusals()
+    }
+
+    fn tell_values_by(&self, hash: ValueHash) {
+        self.shared.tell_values_by(hash);
     }
 
     fn shared_rows(&self) -> Vec<SharedRow> {

@@ -5,10 +5,13 @@
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, ConnectionLike, ErrorKind, Parser, RedisError, RedisResult, Value};
+use rustix::net::sockopt::Timeout;
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, StreamOwned};
 
@@ -84,7 +87,7 @@ impl Wire {
         let until = now() + TIMEOUT;
         let socket = match place {
             Place::Tcp(host, port, _) => reach(host, *port, until).map(Socket::Tcp),
-            Place::Unix(path) => UnixStream::connect(path).map(Socket::Unix),
+            Place::Unix(path) => reach_file(path, TIMEOUT).map(Socket::Unix),
         };
         let timed = Timed {
             socket: socket.map_err(|error| fault(error.into()))?,
@@ -315,6 +318,16 @@ fn reach(host: &str, port: u16, until: Instant) -> io::Result<TcpStream> {
         }
     }
     Err(why)
+}
+
+/// A socket in the file system. The system waits for a place in its queue, which an engine that
+/// hangs does not empty: so the time-out is set before.
+fn reach_file(path: &Path, wait: Duration) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC;
+    let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    net::sockopt::set_socket_timeout(&socket, Timeout::Send, Some(wait))?;
+    net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket.into())
 }
 
 /// What went wrong, in a sentence of its own. An engine's words are shortened, and none of its

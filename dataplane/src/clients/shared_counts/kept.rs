@@ -19,18 +19,13 @@ impl SharedCounts {
             .map(|((_, key, which), count)| (*key, *which, count));
         let of_all = held.all.iter();
         let of_all = of_all.map(|((_, which), count)| (SharedKey::All, *which, count));
-        // The hash of a field's value says nothing to another process.
-        let is_kept = |key: SharedKey| !matches!(key, SharedKey::Field(Some(_)));
         let row = |(key, which, count): (SharedKey, Which, &Count)| SharedRow {
             rule: Arc::clone(&count.rule),
             key,
             is_second: which == Which::Second,
             windows: count.windows(),
         };
-        let rows = of_keys
-            .chain(of_all)
-            .filter(|(key, ..)| is_kept(*key))
-            .map(row);
+        let rows = of_keys.chain(of_all).map(row);
         let mut rows: Vec<SharedRow> = rows.filter(|row| !row.windows.is_empty()).collect();
         // The latest come first.
         rows.reverse();

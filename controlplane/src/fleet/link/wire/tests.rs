@@ -196,3 +196,19 @@ fn what_is_no_answer_is_told_in_words() {
     assert_eq!(why.chars().count(), MAX_WORDS);
     drop(played.join().unwrap());
 }
+
+/// FLEET-2: an engine that hangs empties the queue of its socket in the file system no more. Who is
+/// behind a full one waits as long as for an answer.
+#[test]
+fn a_full_queue_is_waited_for_no_longer_than_an_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("engine.sock");
+    let hangs = net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+    net::bind(&hangs, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+    net::listen(&hangs, 0).unwrap();
+    let _first = UnixStream::connect(&path).unwrap();
+    let Err(Fault(why)) = Wire::open(&Access::to(1), &Place::Unix(path)) else {
+        panic!("there was a place in the queue");
+    };
+    assert_eq!(why, "no answer within 1 s");
+}
