@@ -30,10 +30,10 @@ use crate::support::{PATIENCE, wait_for_within, wait_until};
 pub(crate) const GENERATORS: usize = 4;
 
 /// A service whose process changes.
-struct Service {
+pub(crate) struct Service {
     first: Process,
     address: SocketAddr,
-    state: StateDir,
+    pub(crate) state: StateDir,
     log: PathBuf,
 }
 
@@ -45,7 +45,7 @@ impl Service {
 
     /// The same, listening at one more place, with these settings.
     #[track_caller]
-    fn start_on(
+    pub(crate) fn start_on(
         program: &str,
         application: &Application,
         place: &str,
@@ -91,7 +91,7 @@ impl Service {
 
     /// What all processes have said with this beginning.
     #[track_caller]
-    fn said(&self, message: &str) -> Vec<Value> {
+    pub(crate) fn said(&self, message: &str) -> Vec<Value> {
         let text = fs::read_to_string(&self.log).expect("the log");
         let lines = text
             .lines()
@@ -107,7 +107,7 @@ impl Service {
     /// A process starts in some tenths of a second, unless others leave it no processor: then ten
     /// of 34 runs waited for more than 20 s.
     #[track_caller]
-    fn wait_for(&self, message: &str, count: usize) {
+    pub(crate) fn wait_for(&self, message: &str, count: usize) {
         wait_for_within(3 * PATIENCE, &format!("{message}, {count} times"), || {
             (self.said(message).len() >= count).then_some(())
         });
@@ -124,13 +124,13 @@ impl Service {
     }
 
     #[track_caller]
-    fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         kill_process(self.process(), signal).expect("it is there");
     }
 
     /// A hand-over from request to its end.
     #[track_caller]
-    fn hand_over(&self) {
+    pub(crate) fn hand_over(&self) {
         let count = |message| self.said(message).len();
         let (serves, given) = (count("listening"), count("handing over"));
         self.signal(Signal::USR2);
@@ -140,7 +140,7 @@ impl Service {
     }
 
     #[track_caller]
-    fn admin(&self, method: &str, path: &str, body: Option<&str>) -> Response {
+    pub(crate) fn admin(&self, method: &str, path: &str, body: Option<&str>) -> Response {
         let token = format!("Bearer {ADMIN_TOKEN}");
         let fields = [
             ("Authorization", &*token),

@@ -1,9 +1,13 @@
 //! Edits at several instances (FLEET-17), instances that do not hold the same (FLEET-16), and what
 //! comes from the engine and is not as this instance would have it (FLEET-24).
 
+use std::thread;
+use std::time::Duration;
+
 use weir_controlplane::fleet::seal::{FleetKey, Kind};
 
 use super::*;
+use crate::handover::Service;
 use crate::support::clocks::Clocks;
 use crate::support::weir::{from_now, now_ms};
 
@@ -190,6 +194,73 @@ fn an_edit_around_an_end_holds_at_both() {
                 bans.len() == number + 1 && bans.iter().any(is_changed)
             });
         }
+    }
+}
+
+/// FLEET-15, FLEET-17, RESTART-1: what is taken out of bans.json and changed in it before, while
+/// and after its instance hands over is so at all instances.
+#[test]
+#[ignore = "needs redis-server"]
+fn an_edit_around_a_hand_over_holds_at_both() {
+    let (application, engine) = (Application::ok(), Engine::start());
+    let one = start(&application, &engine, "edge-1");
+    let of_other = settings(&engine, "edge-2");
+    // The questions below are none too many.
+    let of_other: Vec<(&str, &str)> = (of_other.iter())
+        .map(|(name, value)| (name.as_str(), value.as_str()))
+        .filter(|(name, _)| *name != ONE_PER_HOUR.0)
+        .collect();
+    let other = Service::start_on(env!("CARGO_BIN_EXE_weir"), &application, "", &of_other);
+    let path = other.state.path().join("bans.json");
+    wait_in_step(&one, 2);
+    // Before it, at once, so many milliseconds into it, and behind it.
+    let moments = [None, Some(0), Some(20), Some(60), Some(120), Some(250)];
+    for (number, moment) in moments.into_iter().enumerate() {
+        let netblock = |part: &str| format!("10.{number}.{part}.0/24");
+        for part in ["0", "1"] {
+            one.ban("netblock", &netblock(part), "1h");
+        }
+        let mut file = wait_for("both in the file", || {
+            let file: Value = serde_json::from_slice(&fs::read(&path).ok()?).ok()?;
+            (file["bans"].as_array()?.len() == number + 2).then_some(file)
+        });
+        let bans = file["bans"].as_array_mut().expect("a list");
+        bans.retain(|ban| ban["netblock"] != netblock("0"));
+        let changed = bans.iter_mut().find(|ban| ban["netblock"] == netblock("1"));
+        changed.expect("it")["reason"] = json!(number.to_string());
+        let save = || {
+            let edited = other.state.path().join("edited");
+            fs::write(&edited, pretty(&file)).expect("writes");
+            fs::rename(edited, &path).expect("renames");
+        };
+        let serves = other.said("listening").len();
+        if moment.is_none() {
+            save();
+        }
+        other.signal(Signal::USR2);
+        if let Some(moment @ ..250) = moment {
+            thread::sleep(Duration::from_millis(moment));
+            save();
+        }
+        other.wait_for("listening", serves + 1);
+        other.wait_for("handing over", serves);
+        if moment > Some(249) {
+            save();
+        }
+        let bans_of_other = || {
+            let answer = other.admin("GET", "/_waf/bans", None).json();
+            answer["bans"].as_array().cloned().unwrap_or_default()
+        };
+        let is_so = |bans: &[Value]| {
+            let is_changed = |ban: &Value| {
+                ban["netblock"] == netblock("1") && ban["reason"] == number.to_string()
+            };
+            bans.len() == number + 1 && bans.iter().any(is_changed)
+        };
+        wait_for_bans(&one, &format!("{moment:?}: the edit at the first"), is_so);
+        wait_until(&format!("{moment:?}: the edit at the other"), || {
+            is_so(&bans_of_other())
+        });
     }
 }
 
