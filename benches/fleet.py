@@ -22,6 +22,7 @@ import http.client
 import json
 import math
 import pathlib
+import queue
 import random
 import re
 import select
@@ -32,7 +33,7 @@ import tempfile
 import threading
 import time
 
-from programs import application, connected, free_port, running, settings, wait_for
+from programs import application, connected, fleet_settings, free_port, redis_server, running, settings, wait_for
 
 LIMIT = 200
 # FLEET-7: what is sent within 20 ms and three round trips, and one request an instance.
@@ -48,8 +49,7 @@ class Engine:
         self.process = None
 
     def __enter__(self):
-        command = ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        self.process = subprocess.Popen(redis_server(self.port), stdout=subprocess.DEVNULL)
         wait_for("redis-server", lambda: self.ask("PING"))
         return self
 
@@ -102,15 +102,7 @@ class Instance:
             WAF_RATE_LIMIT_PER_MINUTE="off", WAF_RATE_LIMIT_PER_HOUR="off", WAF_RATE_LIMIT_PER_DAY=str(LIMIT),
         ) | more
         if engine:
-            key = directory / "fleet.key"
-            if not key.exists():
-                key.touch(mode=0o600)
-                key.write_text("a key of the benches, of 32 characters and more\n".replace(" ", "-"))
-            environment |= {
-                "WAF_FLEET": f"valkey://127.0.0.1:{engine}",
-                "WAF_FLEET_KEY_FILE": str(key),
-                "WAF_FLEET_INSTANCE": name,
-            }
+            environment |= fleet_settings(engine, directory) | {"WAF_FLEET_INSTANCE": name}
         self.log = open(self.state / "stderr", "wb")
         self.process = subprocess.Popen([binary], env=environment, stdout=subprocess.DEVNULL, stderr=self.log)
         wait_for(name, lambda: self.control("GET", "/v1/status"))
@@ -336,29 +328,23 @@ class Relay:
                 threading.Thread(target=self.carry, args=(one, other), daemon=True).start()
 
     def carry(self, one, other):
-        waiting, ready = [], threading.Condition()
-
-        def send():
-            while True:
-                with ready:
-                    ready.wait_for(lambda: waiting)
-                    due, data = waiting.pop(0)
-                time.sleep(max(0, due - time.monotonic()))
-                with contextlib.suppress(OSError):
-                    other.sendall(data) if data else other.shutdown(socket.SHUT_WR)
-                if not data:
-                    return
-
-        threading.Thread(target=send, daemon=True).start()
+        waiting = queue.SimpleQueue()
+        threading.Thread(target=self.send, args=(waiting, other), daemon=True).start()
         data = b"-"
         while data:
             try:
                 data = one.recv(65_536)
             except OSError:
                 data = b""
-            with ready:
-                waiting.append((time.monotonic() + self.delay, data))
-                ready.notify()
+            waiting.put((time.monotonic() + self.delay, data))
+
+    def send(self, waiting, other):
+        data = b"-"
+        while data:
+            due, data = waiting.get()
+            time.sleep(max(0, due - time.monotonic()))
+            with contextlib.suppress(OSError):
+                other.sendall(data) if data else other.shutdown(socket.SHUT_WR)
 
 
 def ask(port, path, client):
@@ -381,6 +367,13 @@ def until_refused(port, client):
     raise SystemExit("benches/fleet.py: a ban was waited for in vain")
 
 
+def told(times):
+    """Times in milliseconds."""
+    times = sorted(times)
+    p50, p99 = (times[int(len(times) * part)] for part in (0.5, 0.99))
+    return f"{p50:.2f} ms (p50), {p99:.2f} (p99), {times[-1]:.1f} (longest)"
+
+
 def measure_delay(arguments):
     for round_trip in [0] if not arguments.round_trip else [0, arguments.round_trip]:
         with Engine() as engine:
@@ -396,11 +389,9 @@ def measure_delay(arguments):
                     banning.start()
                     delays.append((until_refused(other.port, client) - begun) * 1000)
                     banning.join()
-                delays.sort()
-                p50, p99 = (delays[int(len(delays) * part)] for part in (0.5, 0.99))
                 print(
-                    f"{bans} bans, {round_trip} ms more there and back: refused at the other instance {p50:.1f} ms after "
-                    f"the order (p50), {p99:.1f} (p99), {delays[-1]:.1f} (longest)", flush=True
+                    f"{bans} bans, {round_trip} ms more there and back: refused at the other instance after the order by "
+                    f"{told(delays)}", flush=True
                 )
 
 
@@ -453,13 +444,12 @@ def measure_loaded(arguments):
                 for each in others:
                     each.result()
                 took = time.perf_counter() - begun
-                delays = sorted(each.result() for each in watched)
+                delays = [each.result() for each in watched]
                 served = [re.search(r"Requests/sec: *([\d.]+)", each.communicate()[0].decode())[1] for each in out]
-            p50, p99 = (delays[int(len(delays) * part)] for part in (0.5, 0.99))
             print(
                 f"{arguments.bans / took:.0f} bans a second, 10,000 held, {' and '.join(served)} requests a second, "
-                f"{arguments.round_trip} ms more there and back: refused at the other instance {p50:.1f} ms after the trap "
-                f"(p50), {p99:.1f} (p99), {delays[-1]:.1f} (longest) of {len(delays)} watched"
+                f"{arguments.round_trip} ms more there and back: refused at the other instance after the trap by "
+                f"{told(delays)} of {len(delays)} watched"
             )
 
 
@@ -486,7 +476,9 @@ def measure_engine(arguments):
         time.sleep(5)
         idle = between(first, now())
 
-        def load(instance, number):
+        number = 2000
+
+        def load(instance):
             with connected(instance.port) as connection:
                 for client in range(number):
                     address = f"10.{client >> 8}.{client & 255}.7".encode()
@@ -495,12 +487,9 @@ def measure_engine(arguments):
                     while answers < 60:
                         answers += len(STATUS.findall(connection.recv(1 << 20)))
 
-        number, first = 2000, now()
-        threads = [threading.Thread(target=load, args=(instance, number)) for instance in instances]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        first = now()
+        with concurrent.futures.ThreadPoolExecutor() as at_once:
+            list(at_once.map(load, instances))
         time.sleep(3)
         used = between(first, now())
         share = used["time"] / idle["time"]
@@ -520,9 +509,9 @@ def measure_flood(arguments):
     with Engine() as engine, fleet(arguments.binary, 2, engine.port, WAF_RATE_LIMIT_PER_DAY="2") as instances:
         sent = [0] * len(instances)
 
-        def load(place, instance, end):
+        def load(place, instance):
             with connected(instance.port) as connection:
-                while time.monotonic() < end:
+                while time.monotonic() < begun + arguments.seconds:
                     asked = b"".join(
                         b"GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 10.%d.%d.%d\r\n\r\n"
                         % (128 * place + (number >> 16), number >> 8 & 255, number & 255)
@@ -539,22 +528,16 @@ def measure_flood(arguments):
 
         time.sleep(2)
         before, begun = engine.number("memory", "used_memory"), time.monotonic()
-        told = sum(instance.metric("waf_fleet_deltas_total") for instance in instances)
-        threads = [
-            threading.Thread(target=load, args=(place, instance, begun + arguments.seconds))
-            for place, instance in enumerate(instances)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        counts = sum(instance.metric("waf_fleet_deltas_total") for instance in instances)
+        with concurrent.futures.ThreadPoolExecutor() as at_once:
+            list(at_once.map(load, range(len(instances)), instances))
         seconds = time.monotonic() - begun
         grown = engine.number("memory", "used_memory") - before
-        told = sum(instance.metric("waf_fleet_deltas_total") for instance in instances) - told
+        counts = sum(instance.metric("waf_fleet_deltas_total") for instance in instances) - counts
         each = seconds * len(instances)
         print(
-            f"{sum(sent)} new clients at two instances in {seconds:.0f} s: of each {told / each:.0f} a second told to the "
-            f"engine, whose memory grew by {grown / each / 1024:.0f} KiB a second an instance, {grown / told:.0f} bytes a client"
+            f"{sum(sent)} new clients at two instances in {seconds:.0f} s: of each {counts / each:.0f} a second told to the "
+            f"engine, whose memory grew by {grown / each / 1024:.0f} KiB a second an instance, {grown / counts:.0f} bytes a client"
         )
 
 
@@ -592,24 +575,24 @@ def measure_kills(arguments):
                 number += 1
                 time.sleep(0.1)
 
-        threads = [threading.Thread(target=visit, args=(instance,)) for instance in instances for _ in range(2)]
-        threads.append(threading.Thread(target=ban))
-        for thread in threads:
-            thread.start()
         kills, back, end = 0, [], time.monotonic() + arguments.seconds
-        while time.monotonic() < end:
-            time.sleep(max(0.5, 5 - arguments.away))
-            engine.__exit__()
-            kills += 1
-            time.sleep(arguments.away)
-            engine.__enter__()
-            begun = time.monotonic()
-            for instance in instances:
-                wait_for("a fleet in step", lambda: in_step(instance, 2), 60)
-            back.append(time.monotonic() - begun)
-        ended.set()
-        for thread in threads:
-            thread.join()
+        with concurrent.futures.ThreadPoolExecutor(5) as at_once:
+            others = [at_once.submit(visit, instance) for instance in instances for _ in range(2)] + [at_once.submit(ban)]
+            try:
+                while time.monotonic() < end:
+                    time.sleep(max(0.5, 5 - arguments.away))
+                    engine.__exit__()
+                    kills += 1
+                    time.sleep(arguments.away)
+                    engine.__enter__()
+                    begun = time.monotonic()
+                    for instance in instances:
+                        wait_for("a fleet in step", lambda: in_step(instance, 2), 60)
+                    back.append(time.monotonic() - begun)
+            finally:
+                ended.set()
+        for other in others:
+            other.result()
 
         def held(instance):
             return {ban["netblock"] for ban in instance.control("GET", "/v1/bans")["bans"]}
@@ -686,23 +669,34 @@ def measure_latency(arguments):
                     killing.join()
         p99 = lambda turn: turn[int(len(turn) * 0.99)]
         for kind, turns in found.items():
-            took = sorted(each for turn in turns for each in turn)
+            took = [each for turn in turns for each in turn]
             ratios = sorted(p99(one) / p99(other) for one, other in zip(turns, found["no fleet"]))
             print(
-                f"{kind}: {len(took)} requests, {rate} a second: p50 {took[len(took) // 2]:.2f} ms, p99 {p99(took):.2f}, "
-                f"longest {took[-1]:.1f}; p99 beside that without a fleet, of {len(ratios)} turns: "
+                f"{kind}: {len(took)} requests, {rate} a second: {told(took)}; p99 beside that without a fleet, of "
+                f"{len(ratios)} turns: "
                 f"{ratios[0]:.2f} to {ratios[-1]:.2f}, median {ratios[len(ratios) // 2]:.2f}"
             )
-        told = kinds["engine killed"][0].metric("waf_fleet_deltas_total")
-        print(f"{kills} kills of the engine, {told:.0f} counts told to it, {len(failed)} requests failed {failed[:3]}")
+        counts = kinds["engine killed"][0].metric("waf_fleet_deltas_total")
+        print(f"{kills} kills of the engine, {counts:.0f} counts told to it, {len(failed)} requests failed {failed[:3]}")
         if failed:
             sys.exit(1)
+
+
+MEASURES = {
+    "spread": measure_spread,
+    "delay": measure_delay,
+    "loaded": measure_loaded,
+    "engine": measure_engine,
+    "flood": measure_flood,
+    "kills": measure_kills,
+    "latency": measure_latency,
+}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("binary")
-    parser.add_argument("part", choices=["spread", "delay", "loaded", "engine", "flood", "kills", "latency"])
+    parser.add_argument("part", choices=MEASURES)
     parser.add_argument("--instances", type=lambda text: [int(part) for part in text.split(",")], default=[1, 2, 5, 10])
     parser.add_argument("--runs", type=int, default=100)
     parser.add_argument("--bans", type=int, default=1000)
@@ -711,16 +705,7 @@ def main():
     parser.add_argument("--away", type=float, default=0, help="seconds until a killed engine is started again")
     parser.add_argument("--picture", type=pathlib.Path, help="an SVG file of what `spread` finds")
     arguments = parser.parse_args()
-    measures = {
-        "spread": measure_spread,
-        "delay": measure_delay,
-        "loaded": measure_loaded,
-        "engine": measure_engine,
-        "flood": measure_flood,
-        "kills": measure_kills,
-        "latency": measure_latency,
-    }
-    measures[arguments.part](arguments)
+    MEASURES[arguments.part](arguments)
 
 
 main()

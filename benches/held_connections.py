@@ -33,7 +33,7 @@ FIRST = b"\0\0\x06\x01\x05\0\0\0\x01\x82\x87\x84\x41\x01a"
 SETTINGS_ACK = b"\0\0\0\x04\x01\0\0\0\0"
 
 
-async def application(ready):
+async def application(listener):
     """Answers `/` at once, `/big` with 20 MB, reads an upload to `/read`, and none to `/stall`."""
 
     async def serve(reader, writer):
@@ -59,26 +59,18 @@ async def application(ready):
         finally:
             writer.close()
 
-    listener = socket.socket()
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
-    listener.bind(("127.0.0.1", 0))
     # asyncio listens once more, with a queue of 100 where it is not told.
     server = await asyncio.start_server(serve, sock=listener, limit=65_536, backlog=4096)
-    ready(listener.getsockname()[1])
     await server.serve_forever()
 
 
 def start_application():
-    ports = []
-    there = threading.Event()
-
-    def ready(port):
-        ports.append(port)
-        there.set()
-
-    threading.Thread(target=lambda: asyncio.run(application(ready)), daemon=True).start()
-    there.wait()
-    return ports[0]
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(4096)
+    threading.Thread(target=lambda: asyncio.run(application(listener)), daemon=True).start()
+    return listener.getsockname()[1]
 
 
 def certificate(directory):

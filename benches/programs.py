@@ -55,6 +55,20 @@ def application(directory):
         yield port
 
 
+def redis_server(port):
+    """The command of a redis-server that keeps nothing on disk."""
+    return ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+
+
+def fleet_settings(port, directory):
+    """What makes weir an instance of the fleet whose engine listens at this port; the key lies in `directory`."""
+    key = directory / "fleet.key"
+    if not key.exists():
+        key.touch(mode=0o600)
+        key.write_text("a-key-of-the-benches,-of-32-characters-and-more\n")
+    return {"WAF_FLEET": f"valkey://127.0.0.1:{port}", "WAF_FLEET_KEY_FILE": str(key)}
+
+
 def settings(port, upstream, state, **more):
     """The environment of weir: one worker, nobody is asked about clients, no log; and `more`."""
     return {
