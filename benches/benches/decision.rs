@@ -10,48 +10,33 @@ use std::sync::{Arc, LazyLock};
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use http::header::USER_AGENT;
 use http::{HeaderMap, Method, StatusCode};
-use weir_dataplane::clients::charging::Charging;
 use weir_dataplane::clients::table::Table;
-use weir_dataplane::clients::terms::{LookupRules, Lookups};
 use weir_dataplane::identity::Who;
 use weir_dataplane::ladder::{Asked, Rules, decide};
 use weir_shared::ban::{Cause, Scope};
 use weir_shared::clock::Now;
-use weir_shared::escalation::Policy;
-use weir_shared::netblock::{Netblock, PrefixLengths};
+use weir_shared::netblock::Netblock;
 use weir_shared::rules::{
     Asking, Denial, Further, Jail, Limit, Matcher, NetList, Parts, Per, Quota, Rule, RuleKind,
     RuleSet, Trap, Traps,
 };
-use weir_shared::settings::{LookupSettings, OnLimit};
+use weir_shared::settings::{LogRequests, OnLimit, Settings};
 use weir_shared::snapshot::{BanIndex, BanSpan, Snapshot};
-use weir_shared::verdict::Limits;
 use weir_shared::window::RuleSpan;
 
 const START: u64 = 1_795_276_800_000;
 
 /// Clients are under limits that none of them exceeds.
 fn rules() -> Rules {
-    let limits = Limits {
-        requests: [Some(u64::MAX >> 40); 3].into(),
-        bytes: [Some(u64::MAX >> 10); 3].into(),
-    };
+    let mut settings = Settings::default();
+    settings.limits.requests = [Some(u64::MAX >> 40); 3].into();
+    settings.limits.bytes = [Some(u64::MAX >> 10); 3].into();
+    settings.lists.exempt_paths = vec!["/static".to_owned()];
+    settings.log.requests = LogRequests::Off;
+    let denied = (0..100u8).map(|block| Netblock::masked(IpAddr::from([172, block, 0, 0]), 16));
     Rules {
-        allow_nets: NetList::default(),
-        deny_nets: NetList::of(
-            RuleKind::Deny,
-            "WAF_DENY_NETS",
-            (0..100u8).map(|block| Netblock::masked(IpAddr::from([172, block, 0, 0]), 16)),
-        ),
-        exempt_paths: vec!["/static".to_owned()],
-        max_body_size: Some(100 << 20),
-        ban_policy: Policy::default(),
-        ban_prefixes: PrefixLengths::default(),
-        spared: Arc::default(),
-        wants_counts: false,
-        lookups: Lookups::default(),
-        terms: LookupRules::new(limits, &LookupSettings::default()),
-        charging: Charging::default(),
+        deny_nets: NetList::of(RuleKind::Deny, "WAF_DENY_NETS", denied),
+        ..Rules::of(&settings, Arc::default())
     }
 }
 
@@ -73,12 +58,13 @@ fn bans(count: u32) -> BanIndex {
     index
 }
 
-fn snapshot(count: u32) -> Snapshot {
+/// 10,000 bans, and what a rules.json says.
+fn snapshot(rules: RuleSet) -> Snapshot {
     Snapshot {
         generation: 1,
-        bans: Arc::new(bans(count)),
+        bans: Arc::new(bans(10_000)),
         can_ban: true,
-        rules: Arc::default(),
+        rules: Arc::new(rules),
     }
 }
 
@@ -124,10 +110,7 @@ fn under_each(
     let mut group = criterion.benchmark_group(group);
     let mut n = 0u64;
     for (name, rules_file) in rules_files {
-        let snapshot = Snapshot {
-            rules: Arc::new(rules_file),
-            ..snapshot(10_000)
-        };
+        let snapshot = snapshot(rules_file);
         let mut decided = || {
             n += 1;
             let asked = ask(client((n % 20_000) as u32), sent);
@@ -143,7 +126,7 @@ fn under_each(
 
 /// At most 250 ns with 20,000 clients and 10,000 bans.
 fn decision(criterion: &mut Criterion) {
-    let (rules, snapshot, table) = (rules(), snapshot(10_000), Table::default());
+    let (rules, snapshot, table) = (rules(), snapshot(RuleSet::default()), Table::default());
     let mut n = 0u64;
     let mut decided = |address: IpAddr| {
         n += 1;
@@ -346,10 +329,7 @@ fn on_threads(
 /// Eight threads on one shared count: at most 1 µs a decision, of the processor time of all of them
 /// (SHARE-6). The figure is the time of 80,000 decisions, beside those of one thread.
 fn one_key(criterion: &mut Criterion) {
-    let snapshot = Snapshot {
-        rules: Arc::new(shared_limits(1)),
-        ..snapshot(10_000)
-    };
+    let snapshot = snapshot(shared_limits(1));
     let cases = [("one thread", 1, 80_000), ("eight threads", 8, 10_000)];
     let group = "80,000 decisions on one shared count";
     on_threads(criterion, group, &snapshot, 1_000, cases);
@@ -360,7 +340,13 @@ fn one_key(criterion: &mut Criterion) {
 fn threads(criterion: &mut Criterion) {
     let cases = [("one thread", 1, 100_000), ("two threads", 2, 100_000)];
     let group = "100,000 decisions a thread";
-    on_threads(criterion, group, &snapshot(10_000), 5_000, cases);
+    on_threads(
+        criterion,
+        group,
+        &snapshot(RuleSet::default()),
+        5_000,
+        cases,
+    );
 }
 
 /// At most 2 ms with 10,000 bans, 20 ms with 100,000: what the control plane does for a new ban.
