@@ -20,31 +20,30 @@ pub fn connect(address: SocketAddr) -> Result<TcpStream> {
 }
 
 /// One request on a connection that stays open.
-pub fn on(stream: &mut TcpStream, request: &[u8]) -> Result<Message> {
-    stream.write_all(request)?;
-    let (mut buffer, mut length) = (vec![0; 8192], 0);
+pub fn on(stream: &mut TcpStream, request: &str) -> Result<Message> {
+    stream.write_all(request.as_bytes())?;
+    let (mut came, mut part) = (Vec::new(), [0; 8192]);
     loop {
-        if length == buffer.len() {
-            buffer.resize(2 * length, 0);
-        }
-        let read = stream.read(buffer.get_mut(length..).unwrap_or_default())?;
-        length += read;
-        let came = buffer.get(..length).unwrap_or_default();
-        match Message::whole(came) {
+        let read = stream.read(&mut part)?;
+        came.extend_from_slice(part.get(..read).unwrap_or_default());
+        match Message::whole(&came) {
             Some((answer, _)) => return Ok(answer),
-            None if read == 0 => bail!("no answer: {:?}", String::from_utf8_lossy(came)),
+            None if read == 0 => bail!("no answer: {:?}", String::from_utf8_lossy(&came)),
             None => {}
         }
     }
 }
 
-/// One request on a connection of its own, with these lines of fields besides.
-pub fn once(address: SocketAddr, line: &str, fields: &str, body: &str) -> Result<Message> {
+/// A request: its method and target, lines of fields, and its body.
+pub fn request(line: &str, fields: &str, body: &str) -> String {
     let length = body.len();
-    let request = format!(
-        "{line} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: {length}\r\n{fields}\r\n{body}"
-    );
-    on(&mut connect(address)?, request.as_bytes())
+    format!("{line} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n{fields}\r\n{body}")
+}
+
+/// One request on a connection of its own.
+pub fn once(address: SocketAddr, line: &str, fields: &str, body: &str) -> Result<Message> {
+    let fields = format!("Connection: close\r\n{fields}");
+    on(&mut connect(address)?, &request(line, &fields, body))
 }
 
 /// The same of the operator of a service, who has this token.

@@ -11,12 +11,12 @@ const SMALL: &str = "ok: a small answer of about one hundred bytes, which is wha
 
 /// Settings of weir. One that is given again later takes the place of the one before.
 #[derive(Clone, PartialEq, Default, Debug)]
-pub struct Settings(pub Vec<(&'static str, String)>);
+pub struct Settings(pub Vec<(String, String)>);
 
 impl Settings {
     /// These with another one.
-    pub fn with(mut self, name: &'static str, value: impl ToString) -> Self {
-        self.0.push((name, value.to_string()));
+    pub fn with(mut self, name: &str, value: impl ToString) -> Self {
+        self.0.push((name.to_owned(), value.to_string()));
         self
     }
 }

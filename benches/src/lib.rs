@@ -7,7 +7,6 @@ pub mod config;
 pub mod load;
 pub mod message;
 pub mod meter;
-pub mod paced;
 pub mod program;
 pub mod state;
 pub mod statistics;

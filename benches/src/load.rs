@@ -1,26 +1,28 @@
 //! The load: generators on their core, and what they counted.
 
+use std::io::Write as _;
 use std::net::SocketAddr;
-use std::path::Path;
-use std::time::Duration;
+use std::num::NonZeroU64;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use rustix::thread::sched_setaffinity;
+use rustix::thread::{sched_setaffinity, set_current_timer_slack};
+use tempfile::NamedTempFile;
 
+use crate::ask;
 use crate::program::{LOAD_CORE, Programs, load_core};
-use crate::statistics::Delays;
+use crate::statistics::{Delays, ms};
 
 /// Long enough for pools to fill and for weir's first timers.
 pub const WARM_UP: Duration = Duration::from_secs(1);
 
 /// Who makes the load.
+#[derive(Clone, Copy)]
 pub struct Load<'a> {
     /// Where wrk is.
     pub programs: &'a Programs,
     /// How many connections it holds.
-    pub connections: usize,
-    /// Where its script is written to.
-    pub directory: &'a Path,
+    pub connections: u32,
 }
 
 /// What a generator counted: requests that were answered, and how long it and answers took;
@@ -28,24 +30,77 @@ pub struct Load<'a> {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Counted {
     pub requests: u64,
-    pub microseconds: u64,
+    pub seconds: f64,
     pub delays: Delays,
     pub refused: u64,
     pub broken: u64,
 }
 
-/// Prints what wrk knows as one line that is easily read.
-const REPORT: &str = r#"
+/// What scripts may use, and what prints the figures of wrk, times in microseconds, as a line of
+/// JSON.
+const LUA: &str = r#"
+-- A POST of so many bytes.
+function post(size)
+  wrk.method, wrk.body = 'POST', string.rep('x', size)
+end
+
+-- One of so many chunks of so many bytes, which wrk cannot make by itself.
+function post_chunks(count, size)
+  local chunk = string.format('%x\r\n', size) .. string.rep('x', size) .. '\r\n'
+  local head = 'POST /upload HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n'
+  local text = head .. string.rep(chunk, count) .. '0\r\n\r\n'
+  function request() return text end
+end
+
+-- So many clients in turn, whose addresses are made of their numbers. The requests are made beforehand, so that the
+-- generator's own work stays small.
+function clients(count, address)
+  local requests, at = {}, 0
+  function init()
+    for number = 0, count - 1 do
+      wrk.headers['X-Forwarded-For'] = address(number)
+      requests[number] = wrk.format()
+    end
+  end
+  function request()
+    at = (at + 1) % count
+    return requests[at]
+  end
+end
+
+-- The addresses of 64.0.0.0/6 by number, in an order that leaps from network to network, as visitors come; the step is
+-- odd, so that it meets them all. The lookup databases know them, and they are public: private ones are never looked
+-- up. A run begins where none has been before.
+math.randomseed(os.time())
+local first = math.random(0, 2^26 - 1)
+function fresh(number)
+  local n = (first + number * 2654435) % 2^26
+  return string.format('%d.%d.%d.%d', 64 + math.floor(n / 2^24), math.floor(n / 2^16) % 256, math.floor(n / 2^8) % 256, n % 256)
+end
+
+-- Each request is of a client of its own, for 67 million of them.
+function fresh_each()
+  local head, tail, at = '', '', 0
+  function init()
+    wrk.headers['X-Forwarded-For'] = 'CLIENT'
+    head, tail = string.match(wrk.format(), '^(.*)CLIENT(.*)$')
+  end
+  function request()
+    at = at + 1
+    return head .. fresh(at) .. tail
+  end
+end
+
 function done(summary, latency, requests)
   local e = summary.errors
-  io.write(string.format('counted %d %d %.1f %.1f %.1f %.1f %d %d\n', summary.requests, summary.duration,
+  io.write(string.format('counted [%d, %d, [%.1f, %.1f, %.1f, %.1f], %d, %d]\n', summary.requests, summary.duration,
     latency:percentile(50), latency:percentile(99), latency:percentile(99.9), latency.max,
     e.status, e.connect + e.read + e.write + e.timeout))
 end
 "#;
 
 /// Requests that h2load has under way on one connection.
-pub const STREAMS: usize = 10;
+pub const STREAMS: u32 = 10;
 
 impl Load<'_> {
     /// Runs wrk for a time in whole seconds: `/` is asked for, and nothing is to be refused.
@@ -62,10 +117,10 @@ impl Load<'_> {
         refused: bool,
         time: Duration,
     ) -> Result<Counted> {
-        let file = self.directory.join("load.lua");
-        std::fs::write(&file, format!("{script}{REPORT}"))?;
-        let (time, file) = (time.as_secs().to_string(), file.display().to_string());
-        let arguments = ["-d", &time, "-s", &file, url];
+        let mut file = NamedTempFile::new()?;
+        file.write_all(format!("{LUA}{script}").as_bytes())?;
+        let (time, file) = (time.as_secs().to_string(), file.into_temp_path());
+        let arguments = ["-d", &time, "-s", &file.to_string_lossy(), url];
         self.counted("wrk", &arguments, counted)?.sound(refused)
     }
 
@@ -84,8 +139,7 @@ impl Load<'_> {
         arguments: &[&str],
         read: impl Fn(&str) -> Option<Counted>,
     ) -> Result<Counted> {
-        let program = self.programs.path(generator)?;
-        let mut command = self.programs.pinned(&[LOAD_CORE], &program)?;
+        let mut command = self.programs.pinned(&[LOAD_CORE], generator)?;
         let output = command
             .args(["-t", "1", "-c", &self.connections.to_string()])
             .args(arguments)
@@ -96,6 +150,45 @@ impl Load<'_> {
             let said = String::from_utf8_lossy(&output.stderr);
             format!("{generator} gave no figures: {said}{text}")
         })
+    }
+}
+
+/// A load of a fixed rate, which a proxy that is slow for a moment does not slow down: each answer
+/// is timed from when its request was due.
+#[derive(Clone, Copy, Debug)]
+pub struct Paced {
+    /// Requests a second, over all connections.
+    pub rate: f64,
+    /// Connections, on a thread each.
+    pub connections: u32,
+    /// How long.
+    pub time: Duration,
+}
+
+impl Paced {
+    /// Asks for `/`, on the core of the load: how long after requests were due answers ended.
+    pub fn run(self, address: SocketAddr) -> Result<Delays> {
+        let begin = Instant::now();
+        let all = on_threads(self.connections, |number| self.ask(address, number, begin))?;
+        Ok(Delays::of(all))
+    }
+
+    /// One connection: its requests are spread evenly between those of the others.
+    fn ask(self, address: SocketAddr, number: u32, begin: Instant) -> Result<Vec<f64>> {
+        // A sleep ends when it should, and not up to 50 µs later. Without it figures are larger.
+        let _ = set_current_timer_slack(NonZeroU64::new(1));
+        let mut stream = ask::connect(address)?;
+        let request = format!("GET / HTTP/1.1\r\nHost: {address}\r\n\r\n");
+        let step = Duration::from_secs_f64(f64::from(self.connections) / self.rate);
+        let mut due = begin + step.mul_f64(f64::from(number) / f64::from(self.connections));
+        let mut delays = Vec::new();
+        while due < begin + self.time {
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            ask::on(&mut stream, &request)?.expect(200)?;
+            delays.push(ms(due.elapsed()));
+            due += step;
+        }
+        Ok(delays)
     }
 }
 
@@ -133,47 +226,35 @@ fn counted_http2(text: &str, time: Duration) -> Option<Counted> {
     }
     Some(Counted {
         requests: number("requests:", "succeeded")?,
-        microseconds: u64::try_from(time.as_micros()).ok()?,
-        delays: Delays::of(vec![f64::NAN]),
+        seconds: time.as_secs_f64(),
+        delays: [f64::NAN; 4].into(),
         refused: number("status codes:", "4xx")? + number("status codes:", "5xx")?,
         broken: number("requests:", "errored")? + number("requests:", "timeout")?,
     })
 }
 
-/// The line of [`REPORT`].
+/// The line that [`LUA`] prints.
 fn counted(text: &str) -> Option<Counted> {
-    let mut lines = text.lines();
-    let line = lines.find_map(|line| line.strip_prefix("counted "))?;
-    let numbers = line.split(' ').map_while(|word| word.parse().ok());
-    let numbers: Vec<f64> = numbers.collect();
-    let [
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("counted "))?;
+    let parts: (u64, f64, [f64; 4], u64, u64) = serde_json::from_str(line).ok()?;
+    let (requests, microseconds, delays, refused, broken) = parts;
+    Some(Counted {
         requests,
-        microseconds,
-        p50,
-        p99,
-        p99_9,
-        longest,
+        seconds: microseconds / 1e6,
+        delays: delays.map(|microseconds| microseconds / 1e3).into(),
         refused,
         broken,
-    ] = numbers[..]
-    else {
-        return None;
-    };
-    Some(Counted {
-        requests: requests as u64,
-        microseconds: microseconds as u64,
-        delays: Delays {
-            p50,
-            p99,
-            p99_9,
-            longest,
-        },
-        refused: refused as u64,
-        broken: broken as u64,
     })
 }
 
 impl Counted {
+    /// Requests a second.
+    pub fn rate(&self) -> f64 {
+        self.requests as f64 / self.seconds
+    }
+
     /// Figures of wrong answers are no figures. One connection in a thousand requests may break:
     /// wrk counts those that the end of a run cut off.
     fn sound(self, refused: bool) -> Result<Self> {
@@ -192,13 +273,14 @@ mod tests {
 
     #[test]
     fn the_line_of_wrk_is_read_and_wrong_answers_are_no_figures() {
-        let text = "Running 3s test\ncounted 1000 3000123 100.0 512.5 600.0 9000.0 0 1\n";
+        let text =
+            "Running 3s test\ncounted [1000, 3000123, [100.0, 512.5, 600.0, 9000.0], 0, 1]\n";
         let found = counted(text).unwrap();
-        assert_eq!((found.requests, found.microseconds), (1000, 3_000_123));
-        assert_eq!((found.delays.p99, found.delays.longest), (512.5, 9000.0));
+        assert_eq!((found.requests, found.seconds), (1000, 3.000123));
+        assert_eq!((found.delays.p99, found.delays.longest), (0.5125, 9.0));
         assert_eq!((found.refused, found.broken), (0, 1));
         assert_eq!(counted("unable to connect"), None);
-        assert_eq!(counted("counted 1000 x"), None);
+        assert_eq!(counted("counted [1000, x"), None);
         for (requests, refused, broken, all, is_sound) in [
             (1000, 0, 1, false, true),
             (1000, 1, 0, false, false),
@@ -219,7 +301,7 @@ mod tests {
             requests: 1000 total, 1010 started, 1000 done, 1000 succeeded, 0 failed, 1 errored, 2 timeout\n\
             status codes: 990 2xx, 0 3xx, 4 4xx, 5 5xx\n";
         let counted = counted_http2(text, Duration::from_secs(2)).unwrap();
-        assert_eq!((counted.requests, counted.microseconds), (1000, 2_000_000));
+        assert_eq!((counted.requests, counted.seconds), (1000, 2.0));
         assert_eq!((counted.refused, counted.broken), (9, 3));
         let other = text.replace(": h2", ": http/1.1");
         assert_eq!(counted_http2(&other, Duration::from_secs(2)), None);

@@ -2,6 +2,9 @@
 //! understood, and nothing is hidden by a library.
 
 use anyhow::{Result, bail};
+use serde_json::Value;
+use tokio::io::AsyncReadExt as _;
+use tokio::net::TcpStream;
 
 /// A message, whole.
 #[derive(Debug, Default)]
@@ -63,6 +66,12 @@ impl Message {
         String::from_utf8_lossy(&self.body)
     }
 
+    /// The part of its content, which is JSON, at this pointer; null where there is none.
+    pub fn at(&self, pointer: &str) -> Result<Value> {
+        let content: Value = serde_json::from_slice(&self.body)?;
+        Ok(content.pointer(pointer).cloned().unwrap_or_default())
+    }
+
     /// A field of the head.
     pub fn field(&self, name: &str) -> Option<&str> {
         self.head.lines().skip(1).find_map(|line| {
@@ -77,6 +86,29 @@ pub fn head(bytes: &[u8]) -> Option<(String, usize)> {
     let end = find(bytes, b"\r\n\r\n")? + 4;
     let head = String::from_utf8_lossy(bytes.get(..end)?);
     Some((head.to_ascii_lowercase(), end))
+}
+
+/// Receives what is read from the bytes that come, by [`Message::whole`] or by [`head`], which
+/// leaves the body unread. What lies behind it stays in `buffer`. None where the connection ends
+/// before.
+pub async fn receive<T>(
+    stream: &mut TcpStream,
+    buffer: &mut Vec<u8>,
+    read: impl Fn(&[u8]) -> Option<(T, usize)>,
+) -> Result<Option<T>> {
+    loop {
+        if let Some((found, used)) = read(buffer) {
+            buffer.drain(..used);
+            return Ok(Some(found));
+        }
+        if buffer.len() > 1 << 20 {
+            bail!("a message of a megabyte");
+        }
+        // An end is an end, however it comes.
+        if stream.read_buf(buffer).await.unwrap_or(0) == 0 {
+            return Ok(None);
+        }
+    }
 }
 
 fn find(bytes: &[u8], what: &[u8]) -> Option<usize> {

@@ -38,15 +38,30 @@ pub fn status(process: u32) -> Result<Status> {
     Ok(of(process)?.status()?)
 }
 
-/// Resident memory, in MiB.
-pub fn memory_mebibytes(process: u32) -> Result<f64> {
-    let kibibytes = status(process)?.vmrss.context("it has ended")?;
-    Ok(kibibytes as f64 / 1024.0)
+/// What a process holds: resident memory, what of it is its own and not pages of its file, which
+/// come in as they are used, open files and threads.
+#[derive(Clone, Copy, Debug)]
+pub struct Held {
+    pub kib: u64,
+    pub own_kib: u64,
+    pub files: u64,
+    pub threads: u64,
 }
 
-/// How many files it has open.
-pub fn files(process: u32) -> Result<usize> {
-    Ok(of(process)?.fd_count()?)
+/// What it holds now.
+pub fn held(process: u32) -> Result<Held> {
+    let status = status(process)?;
+    Ok(Held {
+        kib: status.vmrss.context("it has ended")?,
+        own_kib: status.rssanon.context("no own memory is told")?,
+        files: of(process)?.fd_count()? as u64,
+        threads: status.threads,
+    })
+}
+
+/// Resident memory, in MiB.
+pub fn memory_mebibytes(process: u32) -> Result<f64> {
+    Ok(held(process)?.kib as f64 / 1024.0)
 }
 
 #[cfg(test)]

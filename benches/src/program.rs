@@ -1,15 +1,13 @@
 //! The programs: where they are, how they are started, and that they are ended again.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::CpuSet;
 use serde_json::Value;
@@ -22,6 +20,9 @@ const START: Duration = Duration::from_secs(60);
 
 /// How long a program may take to end before it is killed.
 const END: Duration = Duration::from_secs(5);
+
+/// What a server says on standard error, among its files.
+const SAID: &str = "said.log";
 
 /// The core of the proxy under test, and that of everything else.
 pub const PROXY_CORE: usize = 0;
@@ -49,7 +50,7 @@ impl Kind {
 
 /// A program that is started, and what is said where it is missing: its name, the package of Debian
 /// that it is in, and what it is for.
-const PROGRAMS: [(&str, &str, &str); 6] = [
+pub const PROGRAMS: [(&str, &str, &str); 6] = [
     ("wrk", "wrk", "the load generator"),
     ("h2load", "nghttp2-client", "the load generator of HTTP/2"),
     ("taskset", "util-linux", "which keeps proxy and load apart"),
@@ -59,9 +60,10 @@ const PROGRAMS: [(&str, &str, &str); 6] = [
 ];
 
 /// Where the programs are.
-#[derive(Debug)]
+#[derive(Args, Debug)]
 pub struct Programs {
-    /// The binary that is measured.
+    /// The binary of weir
+    #[arg(long, global = true, default_value = "target/release/weir")]
     pub weir: PathBuf,
 }
 
@@ -73,18 +75,14 @@ impl Programs {
             let weir = Some(self.weir.clone()).filter(|file| file.is_file());
             return weir.context("weir is missing; `cargo build --release` builds it");
         }
+        let known = PROGRAMS.iter().find(|(known, ..)| *known == name);
+        let (_, package, what) = known.with_context(|| format!("{name} is not known"))?;
         let path = std::env::var_os("PATH").unwrap_or_default();
         let directories = std::env::split_paths(&path).chain(["/usr/sbin".into()]);
         let mut files = directories.map(|directory| directory.join(name));
-        let found = files.find(|file| file.is_file());
-        found.with_context(
-            || match PROGRAMS.iter().find(|(known, ..)| *known == name) {
-                Some((_, package, what)) => format!(
-                    "{name}, {what}, is missing; on Debian `apt-get install {package}` installs it"
-                ),
-                None => format!("{name} is missing"),
-            },
-        )
+        files.find(|file| file.is_file()).with_context(|| {
+            format!("{name}, {what}, is missing; on Debian `apt-get install {package}` installs it")
+        })
     }
 
     /// What a proxy says of its version.
@@ -93,9 +91,8 @@ impl Programs {
             Kind::Weir => "--version",
             Kind::Nginx | Kind::Haproxy => "-v",
         };
-        let output = Command::new(self.path(kind.name())?)
-            .arg(argument)
-            .output()?;
+        let program = self.path(kind.name())?;
+        let output = Command::new(program).arg(argument).output()?;
         // nginx says it on standard error.
         let said = [output.stdout, output.stderr].concat();
         let said = String::from_utf8_lossy(&said);
@@ -104,23 +101,20 @@ impl Programs {
         Ok(format!("{} {number}", kind.name()))
     }
 
-    /// A command that runs `program` on these cores alone. taskset becomes the program, so the
+    /// A command that runs a program on these cores alone. taskset becomes the program, so the
     /// process is the program's.
-    pub fn pinned(&self, cores: &[usize], program: &Path) -> Result<Command> {
+    pub fn pinned(&self, cores: &[usize], program: &str) -> Result<Command> {
         let cores: Vec<String> = cores.iter().map(usize::to_string).collect();
         let mut command = Command::new(self.path("taskset")?);
-        command.args(["-c", &cores.join(",")]).arg(program);
-        command.stdin(Stdio::null());
+        command.args(["-c", &cores.join(",")]);
+        command.arg(self.path(program)?).stdin(Stdio::null());
         Ok(command)
     }
 }
 
 /// A directory that goes with whoever has it.
 pub fn directory() -> Result<TempDir> {
-    tempfile::Builder::new()
-        .prefix("weir-bench-")
-        .tempdir()
-        .context("no temporary directory can be made")
+    TempDir::with_prefix("weir-bench-").context("no temporary directory can be made")
 }
 
 /// The core of the load, for a thread that is to be on it.
@@ -133,10 +127,7 @@ pub fn load_core() -> CpuSet {
 /// A process of ours. When it goes out of scope it is asked to end, so that it can write what it
 /// has to write, and then made to.
 #[derive(Debug)]
-pub struct Owned(
-    /// The process.
-    pub Child,
-);
+pub struct Owned(pub Child);
 
 impl Drop for Owned {
     fn drop(&mut self) {
@@ -179,127 +170,87 @@ pub struct Running {
     pub began: Instant,
     /// Where it listens.
     pub address: SocketAddr,
-    /// Its request log, if it writes one.
-    pub log: PathBuf,
-    /// Its files, removed after it.
-    files: Option<TempDir>,
-    /// The lines of its standard error, of weir.
-    said: Arc<Mutex<Vec<String>>>,
+    /// Its files, removed after it: among them what it says on standard error.
+    pub files: TempDir,
 }
 
 impl Running {
     /// The application: nginx on the core of the load.
-    pub fn application(programs: &Programs, directory: &Path) -> Result<Self> {
-        let directory = directory.join("application");
-        std::fs::create_dir(&directory)?;
-        std::fs::write(directory.join("1m"), vec![b'x'; 1 << 20])?;
-        std::fs::write(directory.join("upload"), "ok\n")?;
-        let port = free_port()?;
-        let file = directory.join("nginx.conf");
-        std::fs::write(&file, config::application(&directory, port))?;
-        let mut command = programs.pinned(&[LOAD_CORE], &programs.path("nginx")?)?;
-        command.arg("-c").arg(&file).arg("-p").arg(&directory);
-        Self::start(command, port, &directory, None).context("the application")
+    pub fn application(programs: &Programs) -> Result<Self> {
+        let (files, port) = (directory()?, free_port()?);
+        let file = |name| files.path().join(name);
+        std::fs::write(file("1m"), vec![b'x'; 1 << 20])?;
+        std::fs::write(file("upload"), "ok\n")?;
+        std::fs::write(file("nginx.conf"), config::application(files.path(), port))?;
+        let mut command = programs.pinned(&[LOAD_CORE], "nginx")?;
+        command.arg("-c").arg(file("nginx.conf"));
+        command.arg("-p").arg(files.path()).stdout(Stdio::null());
+        Self::start(command, files, Some(port)).context("the application")
     }
 
-    /// weir on the core of proxies, or on so many, with these settings, its files in `directory`.
+    /// weir on the core of proxies, or on so many, with these settings.
     pub fn weir(
         cores: usize,
         programs: &Programs,
         settings: Settings,
-        directory: TempDir,
+        files: TempDir,
     ) -> Result<Self> {
         let both = [PROXY_CORE, LOAD_CORE];
         let cores = both.get(..cores).unwrap_or(&both);
-        let mut command = programs.pinned(cores, &programs.path("weir")?)?;
+        let mut command = programs.pinned(cores, "weir")?;
         command.env_clear().envs(settings.0).stdout(Stdio::null());
-        Self::start_weir(command, directory)
+        Self::start(command, files, None)
     }
 
-    /// Where its files are, if they are removed after it.
-    pub fn directory(&self) -> Option<&Path> {
-        self.files.as_ref().map(TempDir::path)
-    }
-
-    /// Starts a peer and waits until its port answers.
-    pub fn start(
-        mut command: Command,
-        port: u16,
-        files: &Path,
-        directory: Option<TempDir>,
-    ) -> Result<Self> {
-        let said = files.join("said.log");
+    /// Starts a server and waits until its port answers; weir chooses its port, and announces it.
+    pub fn start(mut command: Command, files: TempDir, port: Option<u16>) -> Result<Self> {
         command
-            .stdout(File::create(files.join("access.out"))?)
-            .stderr(File::create(&said)?);
-        let began = Instant::now();
-        let mut process = Owned(command.spawn().context("it cannot be started")?);
-        let address = SocketAddr::from(([127, 0, 0, 1], port));
-        wait_until("its port", START, || {
-            if let Some(status) = process.0.try_wait()? {
-                let said = std::fs::read_to_string(&said).unwrap_or_default();
-                bail!("it ended with {status} before it listened: {}", said.trim());
-            }
-            Ok(TcpStream::connect(address).is_ok())
-        })?;
-        let logs = [files.join("access.log"), files.join("access.out")];
-        Ok(Self {
-            process,
-            began,
-            address,
-            log: logs
-                .into_iter()
-                .find(|file| file.exists())
-                .unwrap_or_default(),
-            files: directory,
-            said: Arc::default(),
-        })
-    }
-
-    /// Starts weir and waits until it announces its address on standard error.
-    pub fn start_weir(mut command: Command, directory: TempDir) -> Result<Self> {
-        let log = directory.path().join("access.log");
-        command.stdin(Stdio::null()).stderr(Stdio::piped());
-        let began = Instant::now();
-        let mut process = Owned(command.spawn().context("it cannot be started")?);
-        let stderr = process.0.stderr.take().context("no standard error")?;
-        let said = Arc::<Mutex<Vec<String>>>::default();
-        let gathered = Arc::clone(&said);
-        // The thread reads on until weir ends, and those that take over: a full pipe would stop it.
-        std::thread::spawn(move || {
-            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-                if let Ok(mut gathered) = gathered.lock() {
-                    gathered.push(line);
-                }
-            }
-        });
-        let mut weir = Self {
-            process,
-            began,
-            address: SocketAddr::from(([127, 0, 0, 1], 0)),
-            log,
-            files: Some(directory),
-            said,
+            .stdin(Stdio::null())
+            .stderr(File::create(files.path().join(SAID))?);
+        let mut server = Self {
+            began: Instant::now(),
+            process: Owned(command.spawn().context("it cannot be started")?),
+            address: SocketAddr::from(([127, 0, 0, 1], port.unwrap_or(0))),
+            files,
         };
         wait_until("its address", START, || {
-            if weir.process.0.try_wait()?.is_some() {
-                let said = weir.said.lock().map(|said| said.join("\n"));
-                bail!("it did not listen: {}", said.unwrap_or_default());
+            if let Some(status) = server.process.0.try_wait()? {
+                let said = server.all_said();
+                bail!("it ended with {status} before it listened: {}", said.trim());
             }
-            let announced = weir.said("listening").first().and_then(announced_address);
-            weir.address = announced.unwrap_or(weir.address);
+            if port.is_some() {
+                return Ok(TcpStream::connect(server.address).is_ok());
+            }
+            let announced = server.said("listening").first().and_then(announced_address);
+            server.address = announced.unwrap_or(server.address);
             Ok(announced.is_some())
         })?;
-        Ok(weir)
+        Ok(server)
+    }
+
+    /// The process.
+    pub fn id(&self) -> u32 {
+        self.process.0.id()
+    }
+
+    /// Its request log, if it writes one.
+    pub fn log(&self) -> PathBuf {
+        self.files.path().join("access.log")
+    }
+
+    fn all_said(&self) -> String {
+        std::fs::read_to_string(self.files.path().join(SAID)).unwrap_or_default()
     }
 
     /// What weir, and who took over from it, has said with this message.
     pub fn said(&self, message: &str) -> Vec<Value> {
-        let said = self.said.lock().map(|said| said.clone());
-        let lines = said.unwrap_or_default().into_iter();
-        let lines = lines.filter_map(|line| serde_json::from_str(&line).ok());
-        let named = |line: &Value| line.get("message").and_then(Value::as_str) == Some(message);
-        lines.filter(named).collect()
+        let said = self.all_said();
+        let lines = said
+            .lines()
+            .filter_map(|line| serde_json::from_str(line).ok());
+        lines
+            .filter(|line: &Value| line.get("message").is_some_and(|it| it == message))
+            .collect()
     }
 }
 

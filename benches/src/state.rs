@@ -6,7 +6,6 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
-use weir_shared::lookup::Lookup;
 use weir_shared::units::Time;
 
 /// As many clients, lookups and counters as weir keeps.
@@ -54,12 +53,8 @@ fn contents(now: Time, bans: usize) -> [Value; 4] {
             "passed": 10, "refused": 0, "requests": of_client(3), "bytes": of_client(3000)})
     });
     let lookups = numbered(CLIENTS, |number| {
-        let Lookup {
-            country,
-            asn,
-            as_name,
-        } = lookup(number);
-        json!({"client": client(number), "answered": now, "country": country, "asn": asn, "as_name": as_name})
+        json!({"client": client(number), "answered": now,
+            "country": "DE", "asn": asn(number), "as_name": "Example Networks"})
     });
     let counters = numbered(
         CLIENTS,
@@ -95,12 +90,12 @@ pub fn banned(number: usize) -> String {
     format!("{}.{}.{}.1", 100 + place / 256, place % 256, number % 256)
 }
 
-fn lookup(number: usize) -> Lookup {
-    Lookup {
-        country: Some("DE".to_owned()),
-        asn: Some(format!("AS{}", 1000 + number % 500)),
-        as_name: Some("Example Networks".to_owned()),
-    }
+fn lookup(number: usize) -> Value {
+    json!({"country": "DE", "asn": asn(number), "as_name": "Example Networks"})
+}
+
+fn asn(number: usize) -> String {
+    format!("AS{}", 1000 + number % 500)
 }
 
 #[cfg(test)]

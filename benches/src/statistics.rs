@@ -1,31 +1,58 @@
 //! What several rounds, or several answers, come to.
 
-/// The middle one, or the mean of the two in the middle; 0 of nothing.
-pub fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let at = |index: usize| values.get(index).copied().unwrap_or(0.0);
-    let half = values.len() / 2;
-    match values.len() % 2 {
-        0 => at(half.saturating_sub(1)).midpoint(at(half)),
-        _ => at(half),
+use std::time::Duration;
+
+/// The least, the middle one or the mean of the two in the middle, and the most; 0 of nothing.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Spread {
+    pub least: f64,
+    pub median: f64,
+    pub most: f64,
+}
+
+impl Spread {
+    pub fn of(values: impl IntoIterator<Item = f64>) -> Self {
+        let mut all: Vec<f64> = values.into_iter().collect();
+        all.sort_by(f64::total_cmp);
+        let at = |place: usize| all.get(place).copied().unwrap_or(0.0);
+        let last = all.len().saturating_sub(1);
+        Self {
+            least: at(0),
+            median: at(last / 2).midpoint(at(all.len() / 2)),
+            most: at(last),
+        }
     }
 }
 
-/// The smallest and the largest; 0 of nothing.
-pub fn spread(values: &[f64]) -> (f64, f64) {
-    let all = || values.iter().copied();
-    let smallest = all().min_by(f64::total_cmp).unwrap_or(0.0);
-    (smallest, all().max_by(f64::total_cmp).unwrap_or(0.0))
+/// The median alone.
+pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    Spread::of(values).median
 }
 
-/// How long answers took, in microseconds: no more for half of them, for 99 of 100, for 999 of
+/// A time in milliseconds.
+pub fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+/// How long answers took, in milliseconds: no more for half of them, for 99 of 100, for 999 of
 /// 1000, and for all.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Default, Debug)]
 pub struct Delays {
     pub p50: f64,
     pub p99: f64,
     pub p99_9: f64,
     pub longest: f64,
+}
+
+impl From<[f64; 4]> for Delays {
+    fn from([p50, p99, p99_9, longest]: [f64; 4]) -> Self {
+        Self {
+            p50,
+            p99,
+            p99_9,
+            longest,
+        }
+    }
 }
 
 impl Delays {
@@ -36,13 +63,7 @@ impl Delays {
             let place = all.len() * of_thousand / 1000;
             all.get(place).or(all.last()).copied().unwrap_or(0.0)
         };
-        let [p50, p99, p99_9, longest] = [500, 990, 999, 1000].map(at);
-        Self {
-            p50,
-            p99,
-            p99_9,
-            longest,
-        }
+        [500, 990, 999, 1000].map(at).into()
     }
 }
 
@@ -52,14 +73,15 @@ mod tests {
 
     #[test]
     fn the_median_is_the_middle_and_delays_are_ranked() {
-        assert_eq!(median(vec![3.0, 1.0, 100.0]), 3.0);
-        assert_eq!(median(vec![4.0, 1.0]), 2.5);
-        assert_eq!(median(vec![]), 0.0);
-        assert_eq!(spread(&[3.0, 1.0, 100.0]), (1.0, 100.0));
-        assert_eq!(spread(&[]), (0.0, 0.0));
+        let spread = |values: &[f64]| {
+            let found = Spread::of(values.iter().copied());
+            [found.least, found.median, found.most]
+        };
+        assert_eq!(spread(&[3.0, 1.0, 100.0]), [1.0, 3.0, 100.0]);
+        assert_eq!(spread(&[4.0, 1.0]), [1.0, 2.5, 4.0]);
+        assert_eq!(spread(&[]), [0.0; 3]);
         let delays = Delays::of((0..200).rev().map(f64::from).collect());
-        let found = [delays.p50, delays.p99, delays.p99_9, delays.longest];
-        assert_eq!(found, [100.0, 198.0, 199.0, 199.0]);
-        assert_eq!(Delays::of(Vec::new()).longest, 0.0);
+        assert_eq!(delays, [100.0, 198.0, 199.0, 199.0].into());
+        assert_eq!(Delays::of(Vec::new()), Delays::default());
     }
 }

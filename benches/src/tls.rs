@@ -2,7 +2,7 @@
 //! which wrk does not.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -19,11 +19,11 @@ use rustls::{
     StreamOwned,
 };
 
+use crate::ask::connect;
 use crate::load::{Counted, on_threads};
-use crate::statistics::Delays;
+use crate::message::Message;
+use crate::statistics::{Delays, ms};
 
-/// How long a peer may be silent.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// Sessions that a generator remembers.
 const SESSIONS: usize = 256;
 
@@ -123,25 +123,20 @@ impl Handshakes {
     }
 
     /// One request on a connection of its own: the answer, and how the handshake went.
-    pub fn ask(
-        &self,
-        address: SocketAddr,
-        request: &[u8],
-    ) -> Result<(Vec<u8>, Option<HandshakeKind>)> {
-        let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+    pub fn ask(&self, address: SocketAddr, request: &str) -> Result<(Message, HandshakeKind)> {
         let name = ServerName::try_from("localhost").context("a name")?;
         let connection = ClientConnection::new(Arc::clone(&self.config), name)?;
-        let mut stream = StreamOwned::new(connection, stream);
-        stream.write_all(request)?;
+        let mut stream = StreamOwned::new(connection, connect(address)?);
+        stream.write_all(request.as_bytes())?;
         let mut answer = Vec::with_capacity(1024);
         match stream.read_to_end(&mut answer) {
             // HTTP says itself how long an answer is.
             Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {}
             read => drop(read?),
         }
-        Ok((answer, stream.conn.handshake_kind()))
+        let (answer, _) = Message::whole(&answer).context("no whole answer")?;
+        let kind = stream.conn.handshake_kind();
+        Ok((answer, kind.context("no handshake")?))
     }
 
     /// Asks for `path` on so many threads of the load's core, for a while.
@@ -164,25 +159,21 @@ impl Handshakes {
             let mut took = Vec::new();
             while begin.elapsed() < time {
                 let asked = Instant::now();
-                let (answer, kind) = own.ask(address, request.as_bytes())?;
-                if !answer.starts_with(b"HTTP/1.1 200 ") {
-                    bail!("an answer is {:?}", String::from_utf8_lossy(&answer));
-                }
-                if kind != Some(self.kind) {
-                    others.fetch_add(1, Ordering::Relaxed);
-                }
-                took.push(asked.elapsed().as_secs_f64() * 1e6);
+                let (answer, kind) = own.ask(address, &request)?;
+                answer.expect(200)?;
+                others.fetch_add(u64::from(kind != self.kind), Ordering::Relaxed);
+                took.push(ms(asked.elapsed()));
             }
             Ok(took)
         })?;
-        let microseconds = u64::try_from(begin.elapsed().as_micros())?;
+        let seconds = begin.elapsed().as_secs_f64();
         let (requests, others) = (took.len() as u64, others.into_inner());
         if others > u64::from(threads) + requests / 100 {
             bail!("{others} of {requests} handshakes were not {:?}", self.kind);
         }
         Ok(Counted {
             requests,
-            microseconds,
+            seconds,
             delays: Delays::of(took),
             refused: 0,
             broken: 0,

@@ -4,7 +4,7 @@
 use weir_benches::config::Settings;
 use weir_benches::tls::{ECDSA, Key, RSA};
 
-use crate::scripts::{BROWSER, CLIENTS, ENDLESS, FEW_CLIENTS, FRESH, MANY_CLIENTS, body, chunks};
+use crate::scripts::{BROWSER, CLIENTS, FEW_CLIENTS, FRESH, MANY_CLIENTS};
 
 /// Settings of weir as rows.
 type Rows = &'static [(&'static str, &'static str)];
@@ -18,13 +18,11 @@ pub(crate) struct Case {
     /// What wrk asks for, and what it sends, as a Lua script; empty for its plain GET.
     pub(crate) path: &'static str,
     pub(crate) script: &'static str,
-    /// The status every answer must have: a figure of wrong answers is worth nothing.
-    pub(crate) status: u16,
     /// Connections of the generator, at least and at most.
-    pub(crate) connections: (usize, usize),
+    pub(crate) connections: (u32, u32),
     /// Whether the proxy writes its request log, as JSON, into a file.
     pub(crate) log: bool,
-    /// The netblock that is denied, if one is.
+    /// The netblock that is denied, if one is: the generator's clients are of it.
     pub(crate) denied: Option<&'static str>,
     /// How many /24 netblocks, the generator's not among them, are banned too.
     pub(crate) bans: usize,
@@ -35,15 +33,8 @@ pub(crate) struct Case {
     pub(crate) two_workers: bool,
     /// Whether bodies are large: each peer has the buffers that its manual advises for them.
     pub(crate) large: bool,
-    /// Whether clients speak TLS.
-    pub(crate) tls: Option<Tls>,
-}
-
-/// TLS 1.3 between client and proxy.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Tls {
-    pub(crate) key: Key,
-    pub(crate) handshakes: Handshakes,
+    /// TLS 1.3 between client and proxy, if it is spoken.
+    pub(crate) tls: Option<(Key, Handshakes)>,
 }
 
 /// How often a handshake is made.
@@ -65,8 +56,7 @@ const fn case(name: &'static str, title: &'static str) -> Case {
         title,
         path: "/",
         script: "",
-        status: 200,
-        connections: (0, usize::MAX),
+        connections: (0, u32::MAX),
         log: false,
         denied: None,
         bans: 0,
@@ -113,29 +103,34 @@ impl Case {
     /// The generator itself is denied: its netblock may have eight connections (CONN-3).
     const fn refuse(mut self) -> Self {
         self.denied = Some("127.0.0.1/32");
-        self.status = 429;
-        self.at_most(8)
+        self.connections = (0, 8);
+        self
     }
 
     /// A denied client behind a trusted proxy.
     const fn named(mut self) -> Self {
         self.denied = Some("203.0.113.0/24");
-        self.status = 429;
         self.clients("wrk.headers['X-Forwarded-For'] = '203.0.113.7'\n")
     }
 
-    const fn at_most(mut self, connections: usize) -> Self {
-        self.connections = (0, connections);
-        self
-    }
-
     const fn tls(mut self, key: Key, handshakes: Handshakes) -> Self {
-        self.tls = Some(Tls { key, handshakes });
+        self.tls = Some((key, handshakes));
         self
     }
 
-    const fn http2(self, connections: usize) -> Self {
-        self.tls(ECDSA, Handshakes::Http2).at_most(connections)
+    const fn http2(mut self, connections: u32) -> Self {
+        self.connections = (0, connections);
+        self.tls(ECDSA, Handshakes::Http2)
+    }
+
+    /// How many connections the generator has where so many were asked for.
+    pub(crate) fn connections(&self, asked: u32) -> u32 {
+        asked.clamp(self.connections.0, self.connections.1)
+    }
+
+    /// Whether clients speak HTTP/2.
+    pub(crate) fn is_http2(&self) -> bool {
+        matches!(self.tls, Some((_, Handshakes::Http2)))
     }
 }
 
@@ -152,14 +147,14 @@ pub(crate) static CASES: [Case; 33] = [
     case("clients", "20,000 clients in turn").clients(CLIENTS),
     case("connect", "new connection each request").sends("wrk.headers['Connection'] = 'close'\n"),
     case("download", "1 MiB answer").large("/1m"),
-    case("post", "POST of 100 bytes").post(body!("100")),
-    case("post+chunked", "POST of 100 bytes, chunked").post(chunks!("1", "100")),
-    case("post+8k", "POST of 8 KiB").post(body!("8192")),
-    case("upload", "100 kB upload").large("/upload").sends(body!("100000")),
+    case("post", "POST of 100 bytes").post("post(100)"),
+    case("post+chunked", "POST of 100 bytes, chunked").post("post_chunks(1, 100)"),
+    case("post+8k", "POST of 8 KiB").post("post(8192)"),
+    case("upload", "100 kB upload").large("/upload").sends("post(100000)"),
     // Processor time by pieces of a body (CONN-9).
-    case("pieces", "2 MB in chunks of 16 KiB").large("/upload").sends(chunks!("122", "16384")),
-    case("pieces+100", "2 MB in chunks of 100 bytes").large("/upload").sends(chunks!("20000", "100")),
-    case("pieces+2", "150,000 chunks of two bytes").large("/upload").sends(chunks!("150000", "2")),
+    case("pieces", "2 MB in chunks of 16 KiB").large("/upload").sends("post_chunks(122, 16384)"),
+    case("pieces+100", "2 MB in chunks of 100 bytes").large("/upload").sends("post_chunks(20000, 100)"),
+    case("pieces+2", "150,000 chunks of two bytes").large("/upload").sends("post_chunks(150000, 2)"),
     case("bans", "pass, 10,000 bans").bans(10_000),
     case("bans+100000", "pass, 100,000 bans").bans(100_000),
     case("bans+refuse", "refuse named by a trusted proxy, 10,000 bans").named().bans(10_000),
@@ -182,18 +177,6 @@ pub(crate) static CASES: [Case; 33] = [
 pub(crate) const STEADY: Case = case("clients+bans", "20,000 clients in turn, 10,000 bans")
     .clients(CLIENTS)
     .bans(10_000);
-
-impl Case {
-    /// How many connections the generator has where so many were asked for.
-    pub(crate) fn connections(&self, asked: usize) -> usize {
-        asked.clamp(self.connections.0, self.connections.1)
-    }
-
-    /// Whether clients speak HTTP/2.
-    pub(crate) fn is_http2(&self) -> bool {
-        matches!(self.tls, Some(tls) if tls.handshakes == Handshakes::Http2)
-    }
-}
 
 /// The netblocks of [`Case::bans`].
 pub(crate) fn banned_netblocks(count: usize) -> impl Iterator<Item = String> {
@@ -234,12 +217,9 @@ pub(crate) struct Feature {
     pub(crate) proof: Option<&'static str>,
 }
 
-/// What stands in settings for what only a run knows: `{databases}`, and `{service}`, an address.
-#[derive(Debug)]
-pub(crate) struct Places {
-    pub(crate) databases: String,
-    pub(crate) service: String,
-}
+/// What stands in settings for what only a run knows, `{databases}` and `{service}`, and what that
+/// is: a directory, and an address.
+pub(crate) type Places = [(&'static str, String); 2];
 
 const fn feature(title: &'static str) -> Feature {
     Feature {
@@ -259,12 +239,10 @@ const fn feature(title: &'static str) -> Feature {
 }
 
 /// Lookups in database files.
+#[rustfmt::skip]
 const FILE: Rows = &[
     ("WAF_LOOKUP_SOURCE", "file"),
-    (
-        "WAF_LOOKUP_DB_PATH",
-        "{databases}/country.mmdb,{databases}/asn.mmdb",
-    ),
+    ("WAF_LOOKUP_DB_PATH", "{databases}/country.mmdb,{databases}/asn.mmdb"),
 ];
 
 const WRITES: Feature = Feature {
@@ -309,7 +287,7 @@ pub(crate) static FEATURES: [Feature; 9] = [
     LOOKUPS,
     Feature {
         title: "database files, each request a fresh client: a lookup each",
-        script: ENDLESS,
+        script: "fresh_each()",
         ..LOOKUPS
     },
     // By the defaults five questions fail in the warm-up, so what is measured is nearly all with
@@ -364,8 +342,8 @@ impl Feature {
         let own = if with { self.with } else { self.without };
         let each = self.both.iter().chain(own);
         each.fold(Settings::default(), |settings, (name, value)| {
-            let value = value.replace("{databases}", &places.databases);
-            settings.with(name, value.replace("{service}", &places.service))
+            let known = |value: String, (place, is): &(&str, String)| value.replace(place, is);
+            settings.with(name, places.iter().fold((*value).to_owned(), known))
         })
     }
 }
@@ -392,12 +370,11 @@ mod tests {
         let cases: HashSet<_> = CASES.iter().map(|case| (case.name, case.title)).collect();
         let titles: HashSet<_> = FEATURES.iter().map(|feature| feature.title).collect();
         assert_eq!((cases.len(), titles.len()), (CASES.len(), FEATURES.len()));
-        let (databases, service) = ("/there".to_owned(), "127.0.0.1:9".to_owned());
-        let places = Places { databases, service };
+        let places = ["{databases}", "{service}"].map(|place| (place, "there".to_owned()));
         for feature in &FEATURES {
             let [without, with] = [false, true].map(|with| feature.settings(with, &places));
             assert!(feature.scrape || without != with, "{}", feature.title);
-            let open = |(_, value): &(&str, String)| value.replace("{ip}", "").contains('{');
+            let open = |(_, value): &(String, String)| value.replace("{ip}", "").contains('{');
             assert!(!with.0.iter().any(open), "{}", feature.title);
         }
     }

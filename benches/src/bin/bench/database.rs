@@ -126,24 +126,23 @@ fn database(kind: &str, count: usize, record: impl Fn(usize) -> Value) -> Option
 /// Appends a value: a control byte with type and size, and what it holds.
 fn put(value: &Value, data: &mut Vec<u8>) -> Option<()> {
     match value {
-        Value::String(text) => put_text(text, data)?,
+        Value::String(text) => put_bytes(2, text.as_bytes(), data),
         Value::Object(members) => {
             control(7, members.len(), data)?;
-            for (name, member) in members {
-                put_text(name, data)?;
+            members.iter().try_for_each(|(name, member)| {
+                put_bytes(2, name.as_bytes(), data)?;
                 match member.as_u64() {
-                    Some(number) => put_number(name, number, data)?,
-                    None => put(member, data)?,
+                    Some(number) => put_number(name, number, data),
+                    None => put(member, data),
                 }
-            }
+            })
         }
         Value::Array(values) => {
             control(11, values.len(), data)?;
-            values.iter().try_for_each(|value| put(value, data))?;
+            values.iter().try_for_each(|value| put(value, data))
         }
-        Value::Null | Value::Bool(_) | Value::Number(_) => return None,
+        Value::Null | Value::Bool(_) | Value::Number(_) => None,
     }
-    Some(())
 }
 
 /// The format says how wide the number of each member is.
@@ -153,14 +152,12 @@ fn put_number(name: &str, number: u64, data: &mut Vec<u8>) -> Option<()> {
         "autonomous_system_number" | "geoname_id" | "node_count" => (6, 4),
         _ => (5, 2),
     };
-    control(kind, width, data)?;
-    data.extend_from_slice(number.to_be_bytes().get(8 - width..)?);
-    Some(())
+    put_bytes(kind, number.to_be_bytes().get(8 - width..)?, data)
 }
 
-fn put_text(text: &str, data: &mut Vec<u8>) -> Option<()> {
-    control(2, text.len(), data)?;
-    data.extend_from_slice(text.as_bytes());
+fn put_bytes(kind: u8, bytes: &[u8], data: &mut Vec<u8>) -> Option<()> {
+    control(kind, bytes.len(), data)?;
+    data.extend_from_slice(bytes);
     Some(())
 }
 

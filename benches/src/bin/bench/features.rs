@@ -1,23 +1,23 @@
 //! Rounds of weir without a feature and with it.
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use rustix::thread::{Pid, sched_setaffinity};
 use tempfile::TempDir;
 use weir_benches::ask::{metric, metrics};
 use weir_benches::beside::each_second;
 use weir_benches::config::{self, Settings};
-use weir_benches::load::{Load, WARM_UP};
+use weir_benches::load::WARM_UP;
 use weir_benches::meter;
-use weir_benches::program::{Programs, Running, load_core};
+use weir_benches::program::{Running, directory, load_core};
 use weir_benches::state::{self, FILES};
 
 use crate::cases::{Feature, Places};
 use crate::measure::{Figures, WORKERS, around};
 use crate::proxies::TOKEN;
+use crate::run::{Bench, without_and_with};
 use crate::table::OfFeature;
 
 /// What weir counts as lost where it would have to wait otherwise.
@@ -27,55 +27,33 @@ const LOSSES: [&str; 2] = [
 ];
 
 /// What every round needs.
-pub(crate) struct Bench<'a> {
-    pub(crate) programs: &'a Programs,
-    pub(crate) load: Load<'a>,
-    pub(crate) application: SocketAddr,
+pub(crate) struct Overhead<'a> {
+    pub(crate) bench: Bench<'a>,
     pub(crate) places: Places,
     /// A state directory with four full files.
     pub(crate) full_state: PathBuf,
 }
 
-impl Bench<'_> {
+impl Overhead<'_> {
     /// All rounds of a feature.
-    pub(crate) fn feature(
-        &self,
-        feature: &'static Feature,
-        time: Duration,
-        most: usize,
-    ) -> Result<OfFeature> {
-        let (time, most) = feature.long.map_or((time, most), |(seconds, rounds)| {
-            (Duration::from_secs(seconds), most.min(rounds))
-        });
-        let (mut without, mut with) = (Vec::new(), Vec::new());
-        for round in 1..=most {
-            for has in [round % 2 == 0, round % 2 == 1] {
-                let (how, row) = match has {
-                    true => ("with", &mut with),
-                    false => ("without", &mut without),
-                };
-                eprintln!("bench: {}, {how}, round {round} of {most}", feature.title);
-                row.push(self.round(feature, has, time).with_context(|| how)?);
-            }
+    pub(crate) fn feature(&self, feature: &'static Feature) -> Result<OfFeature> {
+        let (mut time, mut rounds) = (self.bench.time, self.bench.rounds);
+        if let Some((seconds, most)) = feature.long {
+            (time, rounds) = (Duration::from_secs(seconds), rounds.min(most));
         }
-        Ok(OfFeature {
-            feature,
-            without,
-            with,
-        })
+        let measure = |with| self.round(feature, with, time);
+        let both = without_and_with(feature.title, rounds, measure)?;
+        Ok(OfFeature { feature, both })
     }
 
     fn round(&self, feature: &Feature, with: bool, time: Duration) -> Result<Figures> {
         let settings = feature.settings(with, &self.places);
-        // In memory on Linux, or else where all temporary files are.
-        let memory = Path::new("/dev/shm");
-        let memory = (feature.in_memory && memory.is_dir()).then_some(memory);
         let files: &[&str] = if feature.full { &FILES } else { &[] };
-        let weir = self.weir(settings, files, memory)?;
-        let run = |time| self.load.run(weir.address, feature.script, time);
+        let weir = self.weir(settings, files, feature.in_memory)?;
+        let run = |time| self.bench.load.run(weir.address, feature.script, time);
         run(WARM_UP)?;
         if feature.apart {
-            set_apart(weir.process.0.id())?;
+            set_apart(weir.id())?;
         }
         let page = || metrics(weir.address, TOKEN);
         let (mut figures, _) = around(&weir, || match feature.scrape && with {
@@ -100,18 +78,20 @@ impl Bench<'_> {
         &self,
         settings: Settings,
         files: &[&str],
-        directory: Option<&Path>,
+        in_memory: bool,
     ) -> Result<Running> {
-        let directory = match directory {
-            Some(directory) => TempDir::with_prefix_in("weir-overhead-", directory),
-            None => TempDir::with_prefix("weir-overhead-"),
-        }?;
+        // In memory on Linux, or else where all temporary files are.
+        let memory = Path::new("/dev/shm");
+        let directory = match in_memory && memory.is_dir() {
+            true => TempDir::with_prefix_in("weir-bench-", memory)?,
+            false => directory()?,
+        };
         state::copy(&self.full_state, &directory.path().join("state"), files)?;
-        let mut all = config::weir(directory.path(), self.application)
+        let mut all = config::weir(directory.path(), self.bench.application.address)
             .with("WAF_TRUSTED_PROXIES", "127.0.0.0/8")
             .with("WAF_METRICS_TOKEN", TOKEN);
         all.0.extend(settings.0);
-        Running::weir(1, self.programs, all, directory)
+        Running::weir(1, self.bench.programs, all, directory)
     }
 }
 

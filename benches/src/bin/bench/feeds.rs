@@ -4,19 +4,19 @@
 
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use serde_json::{Value, json};
+use serde_json::json;
 use weir_benches::beside::{Ended, beside};
-use weir_benches::paced::Paced;
+use weir_benches::load::Paced;
 use weir_benches::program::{Programs, Running, directory, free_port, wait_until};
 use weir_benches::statistics::Delays;
 use weir_benches::{ask, config, meter};
 
-use crate::run::Good;
+use crate::run::{Good, positive, without_and_with};
 
 /// How long the service may take until a version holds.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -34,7 +34,7 @@ pub(crate) struct Arguments {
     #[arg(long, default_value_t = 500_000)]
     entries: u32,
     /// Seconds from one version to the next
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = positive::<u64>())]
     every: u64,
     #[command(flatten)]
     good: Good,
@@ -53,24 +53,21 @@ struct Measured {
 
 /// The table.
 pub(crate) fn compare(arguments: &Arguments, programs: &Programs) -> Result<String> {
-    let good = arguments.good.checked()?;
-    if arguments.every == 0 || arguments.good.seconds <= arguments.every {
-        bail!("--every is at least 1, and less than --seconds");
+    let good = &arguments.good;
+    if good.rounds.seconds <= arguments.every {
+        bail!("--every is less than --seconds");
     }
-    let place = directory()?;
-    let application = Running::application(programs, place.path())?;
-    let service = Service::start(programs, &application, place.path(), arguments)?;
-    let (mut alone, mut beside) = (Vec::new(), Vec::new());
-    let rounds = arguments.good.rounds;
-    for round in 1..=rounds {
-        eprintln!("bench: feeds, round {round} of {rounds}");
-        alone.push(service.measure(good, None)?);
-        beside.push(service.measure(good, Some(arguments.every))?);
-    }
-    Ok(table(arguments, &alone, &beside))
+    let application = Running::application(programs)?;
+    let service = Service::start(programs, &application, arguments)?;
+    let every = Duration::from_secs(arguments.every);
+    let both = without_and_with("feeds", good.rounds.rounds, |is_beside| {
+        service.measure(good.load(), is_beside.then_some(every))
+    })?;
+    Ok(table(arguments, &both))
 }
 
-fn table(arguments: &Arguments, alone: &[Measured], beside: &[Measured]) -> String {
+fn table(arguments: &Arguments, both: &[Vec<Measured>; 2]) -> String {
+    let [alone, beside] = both;
     let versions: usize = beside.iter().map(|measured| measured.versions).sum();
     let cores = match arguments.both_cores {
         true => "both cores",
@@ -80,8 +77,9 @@ fn table(arguments: &Arguments, alone: &[Measured], beside: &[Measured]) -> Stri
         "a feed of {} entries, {versions} versions taken, one every {} s; weir on {cores}",
         arguments.entries, arguments.every
     );
-    let delays = |all: &[Measured]| all.iter().map(|one| one.delays).collect::<Vec<_>>();
-    let mut text = arguments.good.table(&what, &delays(alone), &delays(beside));
+    let mut text = arguments
+        .good
+        .table(&what, both, |measured| &measured.delays);
     text.push_str("processor time, ms a version, beside less alone\n");
     for (thread, name) in THREADS.iter().enumerate() {
         let times = |one: &Measured| one.threads.get(thread).copied();
@@ -103,13 +101,7 @@ struct Service {
 }
 
 impl Service {
-    /// `files` are those of the application.
-    fn start(
-        programs: &Programs,
-        application: &Running,
-        files: &Path,
-        arguments: &Arguments,
-    ) -> Result<Self> {
+    fn start(programs: &Programs, application: &Running, arguments: &Arguments) -> Result<Self> {
         let directory = directory()?;
         let state = directory.path().join("state");
         std::fs::create_dir(&state)?;
@@ -124,7 +116,7 @@ impl Service {
             .with("WAF_TRUSTED_PROXIES", "127.0.0.1");
         let cores = 1 + usize::from(arguments.both_cores);
         let versions = [9, 11].map(|first| list(first, arguments.entries));
-        let file = files.join("application/drop");
+        let file = application.files.path().join("drop");
         let [first, _] = &versions;
         std::fs::write(&file, first)?;
         let weir = Running::weir(cores, programs, settings, directory)?;
@@ -139,11 +131,11 @@ impl Service {
     }
 
     /// The load, alone or while the feed changes every so many seconds.
-    fn measure(&self, load: Paced, every: Option<u64>) -> Result<Measured> {
+    fn measure(&self, load: Paced, every: Option<Duration>) -> Result<Measured> {
         let before = self.threads()?;
         let change = |ended: &Ended| {
             let mut versions = 0;
-            while every.is_some_and(|every| !ended.is_within(Duration::from_secs(every))) {
+            while every.is_some_and(|every| !ended.is_within(every)) {
                 self.change()?;
                 versions += 1;
             }
@@ -184,15 +176,13 @@ impl Service {
     /// When the version was taken that holds.
     fn taken(&self) -> Result<Option<String>> {
         let answer = ask::operator(self.admin, TOKEN, "GET /v1/feeds", "")?.expect(200)?;
-        let answer: Value = serde_json::from_slice(&answer.body)?;
-        let taken = answer.pointer("/feeds/0/taken").and_then(Value::as_str);
-        Ok(taken.map(str::to_owned))
+        Ok(answer.at("/feeds/0/taken")?.as_str().map(str::to_owned))
     }
 
     fn threads(&self) -> Result<[f64; THREADS.len()]> {
         let mut times = [0.0; THREADS.len()];
         for (time, name) in times.iter_mut().zip(THREADS) {
-            *time = meter::thread_nanoseconds(self.weir.process.0.id(), name)? as f64 / 1e6;
+            *time = meter::thread_nanoseconds(self.weir.id(), name)? as f64 / 1e6;
         }
         Ok(times)
     }

@@ -5,26 +5,30 @@
 //! the three requests must be counted. A request that failed is a failure, and so is one that
 //! waited for more than a second.
 
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
-use serde_json::{Value, json};
+use serde_json::json;
 use weir_benches::beside::{Ended, beside};
 use weir_benches::message::Message;
 use weir_benches::program::{Programs, Running, directory, wait_until};
 use weir_benches::state;
-use weir_benches::statistics::{median, spread};
+use weir_benches::statistics::{Spread, median, ms};
 use weir_benches::{ask, config};
 
-use crate::traffic::Traffic;
+use crate::run::positive;
 
 /// How long a request may wait for a hand-over.
 const LONGEST_MS: f64 = 1000.0;
 /// How long a hand-over, or an end, may take.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// Failures that are told.
+const MAX_TOLD: u64 = 3;
 /// Clients of a run that are no generators, and room for those that ask for the answers here.
 const OTHERS: usize = 10;
 const TOKEN: &str = "Handovers-admin-token-0123456789abcdef";
@@ -33,7 +37,7 @@ const TOKEN: &str = "Handovers-admin-token-0123456789abcdef";
 #[derive(Args)]
 pub(crate) struct Arguments {
     /// Hand-overs
-    #[arg(long, default_value_t = 50)]
+    #[arg(long, default_value_t = 50, value_parser = positive::<usize>())]
     rounds: usize,
     /// Bans in bans.json
     #[arg(long, default_value_t = 100_000)]
@@ -42,36 +46,30 @@ pub(crate) struct Arguments {
     #[arg(long, default_value_t = 100_000)]
     netblocks: usize,
     /// Connections that ask all the time
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 4, value_parser = positive::<usize>())]
     generators: usize,
     /// Clients that they ask for, one after the other
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 4, value_parser = positive::<usize>())]
     clients: usize,
 }
 
 /// What is told.
 pub(crate) fn compare(arguments: &Arguments, programs: &Programs) -> Result<String> {
-    if arguments.rounds == 0 || arguments.generators == 0 || arguments.clients == 0 {
-        bail!("--rounds, --generators and --clients are at least 1");
-    }
-    let place = directory()?;
-    let application = Running::application(programs, place.path())?;
+    let application = Running::application(programs)?;
     let service = Service::start(programs, &application, arguments)?;
     let (address, before) = (service.weir.address, service.bans()?);
-    let traffic = Traffic::new(address, arguments.clients);
+    let traffic = Traffic::default();
     let (mut waits, mut takes) = (Vec::new(), Vec::new());
     let rounds = || {
         for round in 0..arguments.rounds {
-            let took = service
-                .round(round, before)
-                .with_context(|| format!("hand-over {round}"))?;
-            takes.push(took.as_secs_f64() * 1000.0);
-            waits.push(traffic.longest().as_secs_f64() * 1000.0);
+            let took = service.round(round, before);
+            takes.push(ms(took.with_context(|| format!("hand-over {round}"))?));
+            waits.push(ms(traffic.longest()));
         }
         Ok(())
     };
     let load = |ended: &Ended| {
-        traffic.run(arguments.generators, ended);
+        traffic.run(address, arguments, ended);
         Ok(())
     };
     beside(load, rounds)?;
@@ -80,23 +78,25 @@ pub(crate) fn compare(arguments: &Arguments, programs: &Programs) -> Result<Stri
     if bans < arguments.bans + arguments.rounds {
         bail!("bans are lost");
     }
-    let (least, longest) = spread(&waits);
+    let waits = Spread::of(waits);
     let told = format!(
         "{} bans, 20,000 clients, lookups and counters, {} netblocks; {} hand-overs, {} generators\n\
          {requests} requests, {failed} failed; {bans} bans at the end, none lost; no count lost\n\
-         longest wait of a hand-over: median {:.0} ms, least {least:.0} ms, longest {longest:.0} ms\n\
+         longest wait of a hand-over: median {:.0} ms, least {:.0} ms, longest {:.0} ms\n\
          from the signal until the new process serves: median {:.0} ms",
         arguments.bans,
         arguments.netblocks,
         arguments.rounds,
         arguments.generators,
-        median(waits),
+        waits.median,
+        waits.least,
+        waits.most,
         median(takes)
     );
     if failed > 0 {
         bail!("requests have failed\n{told}");
     }
-    if longest > LONGEST_MS {
+    if waits.most > LONGEST_MS {
         bail!("a request waited for more than a second\n{told}");
     }
     Ok(told)
@@ -109,7 +109,7 @@ fn made(round: usize) -> String {
 
 /// A list of so many netblocks that nobody here is in.
 fn write_rules(state: &Path, netblocks: usize) -> Result<()> {
-    let netblock = |number| std::net::Ipv4Addr::from((112 << 24) + (number as u32) * 256);
+    let netblock = |number| Ipv4Addr::from((112 << 24) + (number as u32) * 256);
     let lines: String = (0..netblocks)
         .map(|number| format!("{}/24\n", netblock(number)))
         .collect();
@@ -182,11 +182,9 @@ impl Service {
     /// The process that serves now.
     fn process(&self) -> Result<Pid> {
         let last = self.weir.said("handing over").pop();
-        let id = match last.as_ref().and_then(|line| line.get("process")?.as_u64()) {
-            Some(id) => i32::try_from(id)?,
-            None => i32::try_from(self.weir.process.0.id())?,
-        };
-        Pid::from_raw(id).context("no process id")
+        let successor = last.and_then(|line| line.get("process")?.as_u64());
+        let id = successor.unwrap_or_else(|| self.weir.id().into());
+        Pid::from_raw(i32::try_from(id)?).context("no process id")
     }
 
     fn operator(&self, line: &str, body: &str) -> Result<Message> {
@@ -206,17 +204,13 @@ impl Service {
         if answer.target() == "404" {
             return Ok(0);
         }
-        let answer: Value = serde_json::from_slice(&answer.body)?;
-        let passed = answer.pointer("/client/passed").and_then(Value::as_u64);
-        Ok(passed.unwrap_or(0))
+        Ok(answer.at("/client/passed")?.as_u64().unwrap_or(0))
     }
 
     /// Bans that it holds.
     fn bans(&self) -> Result<usize> {
-        let answer = self.operator("GET /_waf/bans", "")?.expect(200)?;
-        let answer: Value = serde_json::from_slice(&answer.body)?;
-        let bans = answer.get("bans").and_then(Value::as_array);
-        Ok(bans.context("no list of bans")?.len())
+        let bans = self.operator("GET /_waf/bans", "")?.at("/bans")?;
+        Ok(bans.as_array().context("no list of bans")?.len())
     }
 }
 
@@ -230,4 +224,59 @@ impl Drop for Service {
             Ok(test_kill_process(last).is_err())
         });
     }
+}
+
+/// Connections that ask all the time, and what they have seen.
+#[derive(Default)]
+struct Traffic {
+    requests: AtomicU64,
+    failed: AtomicU64,
+    /// Microseconds of the longest wait since it was asked for.
+    longest: AtomicU64,
+}
+
+impl Traffic {
+    /// Asks on every connection until the work beside it has ended.
+    fn run(&self, address: SocketAddr, arguments: &Arguments, ended: &Ended) {
+        std::thread::scope(|scope| {
+            for _ in 0..arguments.generators {
+                scope.spawn(|| self.ask(address, arguments.clients, ended));
+            }
+        });
+    }
+
+    /// The longest wait since the last question.
+    fn longest(&self) -> Duration {
+        Duration::from_micros(self.longest.swap(0, Ordering::Relaxed))
+    }
+
+    /// One connection after the other, for clients of the full state files in turn.
+    fn ask(&self, address: SocketAddr, clients: usize, ended: &Ended) {
+        let mut kept = None;
+        while !ended.is_now() {
+            let number = self.requests.fetch_add(1, Ordering::Relaxed);
+            let began = Instant::now();
+            if let Err(error) = request(address, number as usize % clients, &mut kept) {
+                if self.failed.fetch_add(1, Ordering::Relaxed) < MAX_TOLD {
+                    eprintln!("bench: a request failed: {error:#}");
+                }
+                kept = None;
+            }
+            let took = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
+            self.longest.fetch_max(took, Ordering::Relaxed);
+        }
+    }
+}
+
+/// One request, on the connection that is kept or on a new one.
+fn request(address: SocketAddr, client: usize, kept: &mut Option<TcpStream>) -> Result<()> {
+    let mut stream = kept.take().map_or_else(|| ask::connect(address), Ok)?;
+    let (third, fourth) = (client / 256, client % 256);
+    let request =
+        format!("GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 10.200.{third}.{fourth}\r\n\r\n");
+    let answer = ask::on(&mut stream, &request)?.expect(200)?;
+    if !answer.head.contains("connection: close") {
+        *kept = Some(stream);
+    }
+    Ok(())
 }

@@ -8,9 +8,7 @@
 //! It installs nothing, listens on loopback only, keeps its files in temporary directories, and
 //! ends only processes that it started.
 
-use std::path::PathBuf;
-use std::process::ExitCode;
-
+use anyhow::Result;
 use clap::{Parser, Subcommand};
 use weir_benches::program::Programs;
 
@@ -20,7 +18,6 @@ mod features;
 mod feeds;
 mod figures;
 mod handovers;
-mod ledger;
 mod measure;
 mod neighbours;
 mod overhead;
@@ -28,9 +25,7 @@ mod peers;
 mod proxies;
 mod run;
 mod scripts;
-mod slow;
 mod table;
-mod traffic;
 
 /// Measures weir, and prints tables.
 #[derive(Parser)]
@@ -38,9 +33,8 @@ mod traffic;
 struct Arguments {
     #[command(subcommand)]
     what: What,
-    /// The binary of weir
-    #[arg(long, global = true, default_value = "target/release/weir")]
-    weir: PathBuf,
+    #[command(flatten)]
+    programs: Programs,
 }
 
 #[derive(Subcommand)]
@@ -57,26 +51,15 @@ enum What {
     Feeds(feeds::Arguments),
 }
 
-fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    let programs = Programs {
-        weir: arguments.weir,
-    };
-    let told = match &arguments.what {
+fn main() -> Result<()> {
+    let Arguments { what, programs } = Arguments::parse();
+    let told = match &what {
         What::Peers(of) => peers::compare(of, &programs),
         What::Overhead(of) => overhead::compare(of, &programs),
         What::Neighbours(of) => neighbours::compare(of, &programs),
         What::Handovers(of) => handovers::compare(of, &programs),
         What::Feeds(of) => feeds::compare(of, &programs),
     };
-    match told {
-        Ok(text) => {
-            println!("{text}");
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("bench: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    println!("{}", told?);
+    Ok(())
 }

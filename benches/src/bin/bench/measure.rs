@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use rustix::process::Signal;
+use tempfile::NamedTempFile;
 use weir_benches::load::{Counted, Load, STREAMS, WARM_UP};
-use weir_benches::message::Message;
 use weir_benches::program::{LOAD_CORE, Owned, Running, signal, wait_until};
-use weir_benches::statistics::median;
+use weir_benches::statistics::Delays;
 use weir_benches::{ask, meter, tls};
 
 use crate::cases::{Case, Handshakes};
@@ -33,9 +33,7 @@ pub(crate) struct Figures {
     /// The part of its core that the proxy used.
     pub(crate) utilisation: f64,
     pub(crate) per_second: f64,
-    pub(crate) p50_ms: f64,
-    pub(crate) p99_ms: f64,
-    pub(crate) longest_ms: f64,
+    pub(crate) delays: Delays,
     pub(crate) memory_mib: f64,
     pub(crate) calls: Option<f64>,
     /// Requests without a line in the log, where there is one: who loses lines is not cheaper; and
@@ -44,17 +42,12 @@ pub(crate) struct Figures {
     pub(crate) surplus: f64,
 }
 
-/// The median of a member.
-pub(crate) fn middle(rounds: &[Figures], member: impl Fn(&Figures) -> f64) -> f64 {
-    median(rounds.iter().map(member).collect())
-}
-
 /// The proxy's figures around a run of the load.
 pub(crate) fn around(
     proxy: &Running,
     run: impl FnOnce() -> Result<Counted>,
 ) -> Result<(Figures, Counted)> {
-    let process = proxy.process.0.id();
+    let process = proxy.id();
     // Peers have no such threads.
     let worker = || meter::thread_nanoseconds(process, WORKERS).unwrap_or(0);
     let (cpu, of_worker) = (meter::cpu_seconds(process)?, worker());
@@ -64,16 +57,14 @@ pub(crate) fn around(
     let [user, system] = meter::cpu_seconds(process)?;
     let user = user - user_before;
     let cpu = user + system - system_before;
-    let (requests, us) = (counted.requests as f64, counted.microseconds as f64);
+    let requests = counted.requests as f64;
     let figures = Figures {
         cpu_us: cpu * 1e6 / requests,
         user_us: user * 1e6 / requests,
         worker_us: of_worker as f64 / 1e3 / requests,
-        utilisation: cpu * 1e6 / us,
-        per_second: requests * 1e6 / us,
-        p50_ms: counted.delays.p50 / 1e3,
-        p99_ms: counted.delays.p99 / 1e3,
-        longest_ms: counted.delays.longest / 1e3,
+        utilisation: cpu / counted.seconds,
+        per_second: counted.rate(),
+        delays: counted.delays,
         memory_mib: meter::memory_mebibytes(process)?,
         ..Figures::default()
     };
@@ -95,9 +86,9 @@ pub(crate) fn measure(
         let requests = (warm.requests + counted.requests) as f64;
         let streams = if case.is_http2() { STREAMS } else { 1 };
         let uncounted = 2 * case.connections(load.connections) * streams + 1;
-        let lines = logged_lines(&proxy.log)? as f64;
+        let lines = logged_lines(&proxy.log())? as f64;
         figures.lost = (requests - lines).max(0.0);
-        figures.surplus = (lines - requests - uncounted as f64).max(0.0);
+        figures.surplus = (lines - requests - f64::from(uncounted)).max(0.0);
     }
     Ok(figures)
 }
@@ -110,13 +101,14 @@ fn run(load: &Load, proxy: &Running, case: &Case, time: Duration) -> Result<Coun
     };
     let scheme = if case.tls.is_some() { "https" } else { "http" };
     let url = format!("{scheme}://{}{}", proxy.address, case.path);
-    match case.tls.map(|tls| tls.handshakes) {
+    match case.tls.map(|(_, handshakes)| handshakes) {
         Some(Handshakes::Http2) => load.run_http2(&url, time),
-        None | Some(Handshakes::Once) => load.run_at(&url, case.script, case.status >= 400, time),
+        None | Some(Handshakes::Once) => {
+            load.run_at(&url, case.script, case.denied.is_some(), time)
+        }
         Some(kind) => {
             let handshakes = tls::Handshakes::new(kind == Handshakes::Resumed)?;
-            let threads = u32::try_from(connections.min(16))?;
-            handshakes.run(proxy.address, case.path, threads, time)
+            handshakes.run(proxy.address, case.path, connections.min(16), time)
         }
     }
 }
@@ -124,21 +116,19 @@ fn run(load: &Load, proxy: &Running, case: &Case, time: Duration) -> Result<Coun
 /// System calls a request, in a short run of its own; none without strace or without the right to
 /// trace.
 pub(crate) fn system_calls(load: &Load, proxy: &Running, case: &Case) -> Result<Option<f64>> {
-    let Ok(strace) = load.programs.path("strace") else {
+    let Ok(mut command) = load.programs.pinned(&[LOAD_CORE], "strace") else {
         return Ok(None);
     };
     // The connections of the run before end first: with them a banned peer would have too many.
     std::thread::sleep(SETTLE);
-    let file = load.directory.join("strace.out");
-    let mut command = load.programs.pinned(&[LOAD_CORE], &strace)?;
+    let (table, process) = (NamedTempFile::new()?, proxy.id());
     command
-        .args(["-c", "-f", "-q", "-o"])
-        .arg(&file)
-        .args(["-p", &proxy.process.0.id().to_string()])
+        .args(["-c", "-f", "-q", "-p", &process.to_string(), "-o"])
+        .arg(table.path())
         .stdout(Stdio::null())
         .stderr(Stdio::null());
     let mut tracer = Owned(command.spawn()?);
-    let is_traced = || Ok(meter::status(proxy.process.0.id())?.tracerpid > 0);
+    let is_traced = || Ok(meter::status(process)?.tracerpid > 0);
     if wait_until("strace", WARM_UP, is_traced).is_err() {
         return Ok(None);
     }
@@ -146,7 +136,7 @@ pub(crate) fn system_calls(load: &Load, proxy: &Running, case: &Case) -> Result<
     // strace writes its table when it is interrupted; killed it would write nothing.
     signal(&tracer.0, Signal::INT)?;
     tracer.0.wait()?;
-    let calls = total_calls(&std::fs::read_to_string(&file)?);
+    let calls = total_calls(&std::fs::read_to_string(table)?);
     Ok(calls.map(|calls| calls as f64 / counted.requests as f64))
 }
 
@@ -154,33 +144,23 @@ pub(crate) fn system_calls(load: &Load, proxy: &Running, case: &Case) -> Result<
 fn logged_lines(log: &Path) -> Result<u64> {
     std::thread::sleep(LOG_FLUSH);
     let file = File::open(log).with_context(|| format!("no log at {}", log.display()))?;
-    let mut lines = 0;
-    for line in BufReader::with_capacity(1 << 16, file).split(b'\n') {
-        line?;
-        lines += 1;
-    }
-    Ok(lines)
+    let mut lines = BufReader::with_capacity(1 << 16, file).split(b'\n');
+    Ok(lines.try_fold(0, |count, line| line.map(|_| count + 1))?)
 }
 
-/// Asks once, by hand: the status must be the case's.
+/// Asks once, by hand: a figure of wrong answers is worth nothing.
 fn check_answer(proxy: &Running, case: &Case) -> Result<()> {
     let client = match case.denied {
         Some("203.0.113.0/24") => "203.0.113.7",
         _ => "10.200.0.1",
     };
-    let (path, status) = (case.path, case.status);
-    let request = format!(
-        "GET {path} HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: {client}\r\nConnection: close\r\n\r\n"
-    );
+    let fields = format!("Connection: close\r\nX-Forwarded-For: {client}\r\n");
+    let request = ask::request(&format!("GET {}", case.path), &fields, "");
     let answer = match case.tls {
-        None => ask::on(&mut ask::connect(proxy.address)?, request.as_bytes())?,
-        Some(_) => {
-            let (answer, _) =
-                tls::Handshakes::new(false)?.ask(proxy.address, request.as_bytes())?;
-            let (message, _) = Message::whole(&answer).context("no whole answer")?;
-            message
-        }
+        None => ask::on(&mut ask::connect(proxy.address)?, &request)?,
+        Some(_) => tls::Handshakes::new(false)?.ask(proxy.address, &request)?.0,
     };
+    let status = if case.denied.is_some() { 429 } else { 200 };
     answer.expect(status).map(drop)
 }
 

@@ -7,15 +7,14 @@ use anyhow::{Context, Result};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use rustix::thread::sched_setaffinity;
-use weir_benches::load::Load;
-use weir_benches::program::{Programs, Running, directory, load_core};
+use weir_benches::program::{Programs, directory, load_core};
 use weir_benches::state;
 
-use crate::cases::{FEATURES, Places};
-use crate::features::Bench;
+use crate::cases::FEATURES;
+use crate::features::Overhead;
+use crate::figures::FIGURES;
 use crate::run::Rounds;
-use crate::table::{self, Figure};
-use crate::{database, figures, ledger};
+use crate::{database, table};
 
 /// Measures weir without and with each of its features.
 #[derive(Args)]
@@ -35,46 +34,26 @@ fn names() -> PossibleValuesParser {
     PossibleValuesParser::new(names.into_iter().chain(FIGURES.map(|(name, _)| name)))
 }
 
-/// Measures figures that stand for themselves.
-type Measure = fn(&Bench) -> Result<Vec<Figure>>;
-
-/// Those, as `--only` names them.
-const FIGURES: [(&str, Measure); 4] = [
-    ("start", figures::start),
-    ("memory", figures::memory),
-    ("bans", ledger::new_bans),
-    ("edits", ledger::edits),
-];
-
 /// The tables.
 pub(crate) fn compare(arguments: &Arguments, programs: &Programs) -> Result<String> {
-    let (time, rounds) = arguments.rounds.checked()?;
+    let Arguments { rounds, only } = arguments;
     sched_setaffinity(None, &load_core()).context("no core for this program")?;
     let directory = directory()?;
     database::write(directory.path())?;
     let full_state = directory.path().join("full");
     state::write(&full_state, state::BANS)?;
-    let application = Running::application(programs, directory.path())?;
-    let bench = Bench {
-        programs,
-        load: Load {
-            programs,
-            connections: arguments.rounds.connections,
-            directory: directory.path(),
-        },
-        application: application.address,
-        places: Places {
-            databases: directory.path().display().to_string(),
-            service: silent_service()?.to_string(),
-        },
+    let bench = Overhead {
+        bench: rounds.bench(programs)?,
+        places: [
+            ("{databases}", directory.path().display().to_string()),
+            ("{service}", silent_service()?.to_string()),
+        ],
         full_state,
     };
-    let chosen =
-        |name: &str| arguments.only.is_empty() || arguments.only.iter().any(|only| only == name);
+    let chosen = |name: &str| only.is_empty() || only.iter().any(|only| only == name);
     let (mut rows, mut figures) = (Vec::new(), Vec::new());
     for feature in FEATURES.iter().filter(|feature| chosen(feature.name)) {
-        let row = bench.feature(feature, time, rounds);
-        rows.push(row.with_context(|| feature.title)?);
+        rows.push(bench.feature(feature)?);
     }
     for (name, measure) in FIGURES.iter().filter(|(name, _)| chosen(name)) {
         eprintln!("bench: {name}");

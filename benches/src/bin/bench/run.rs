@@ -1,78 +1,134 @@
-//! What the parts of the program have in common: how long and how often, good traffic beside
-//! something else, open files.
+//! What the parts of the program have in common: how long, how often and in which turns is
+//! measured, and good traffic beside something else.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::Args;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use weir_benches::paced::Paced;
+use clap::builder::RangedU64ValueParser;
+use weir_benches::load::{Load, Paced};
+use weir_benches::program::{Programs, Running};
 use weir_benches::statistics::{Delays, median};
 
 /// How long, how often, and by how many connections.
 #[derive(Args)]
 pub(crate) struct Rounds {
     /// Seconds a measurement lasts
-    #[arg(long, default_value_t = 3)]
-    seconds: u64,
-    /// Rounds of which the median is taken
-    #[arg(long, default_value_t = 3)]
-    rounds: usize,
-    /// Connections that wrk holds
-    #[arg(long, default_value_t = 64)]
-    pub(crate) connections: usize,
+    #[arg(long, default_value_t = 3, value_parser = positive::<u64>())]
+    pub(crate) seconds: u64,
+    /// Rounds, of which medians are taken
+    #[arg(long, default_value_t = 3, value_parser = positive::<usize>())]
+    pub(crate) rounds: usize,
+    /// Connections of the load
+    #[arg(long, default_value_t = 64, value_parser = positive::<u32>())]
+    pub(crate) connections: u32,
+}
+
+/// What comparisons need.
+pub(crate) struct Bench<'a> {
+    pub(crate) programs: &'a Programs,
+    pub(crate) application: Running,
+    pub(crate) load: Load<'a>,
+    pub(crate) time: Duration,
+    pub(crate) rounds: usize,
 }
 
 impl Rounds {
-    /// The time and the number of rounds.
-    pub(crate) fn checked(&self) -> Result<(Duration, usize)> {
-        if self.rounds == 0 || self.seconds == 0 || self.connections == 0 {
-            bail!("--rounds, --seconds and --connections are at least 1");
-        }
-        Ok((Duration::from_secs(self.seconds), self.rounds))
+    pub(crate) fn time(&self) -> Duration {
+        Duration::from_secs(self.seconds)
     }
+
+    pub(crate) fn bench<'a>(&self, programs: &'a Programs) -> Result<Bench<'a>> {
+        let connections = self.connections;
+        Ok(Bench {
+            programs,
+            application: Running::application(programs)?,
+            load: Load {
+                programs,
+                connections,
+            },
+            time: self.time(),
+            rounds: self.rounds,
+        })
+    }
+}
+
+/// Reads a number of at least 1.
+pub(crate) fn positive<T: TryFrom<u64>>() -> RangedU64ValueParser<T> {
+    RangedU64ValueParser::new().range(1..)
+}
+
+/// Measures each of `all` once a round, in an order that changes from round to round, so that what
+/// drifts on the machine falls on all of them. `measure` is told the round, from 1 on.
+pub(crate) fn take_turns<W: Copy, T>(
+    what: &str,
+    rounds: usize,
+    all: &mut [(W, Vec<T>)],
+    name: impl Fn(W) -> &'static str,
+    mut measure: impl FnMut(W, usize) -> Result<T>,
+) -> Result<()> {
+    for round in 1..=rounds {
+        let (last, first) = all.split_at_mut((round - 1) % all.len().max(1));
+        for (who, measured) in first.iter_mut().chain(last) {
+            let title = format!("{what}, {}, round {round} of {rounds}", name(*who));
+            eprintln!("bench: {title}");
+            measured.push(measure(*who, round).context(title)?);
+        }
+    }
+    Ok(())
+}
+
+/// The same of something that is left out, and then there: the rounds without it, and with it.
+pub(crate) fn without_and_with<T>(
+    what: &str,
+    rounds: usize,
+    mut measure: impl FnMut(bool) -> Result<T>,
+) -> Result<[Vec<T>; 2]> {
+    let mut both = [false, true].map(|with| (with, Vec::new()));
+    let name = |with| if with { "with" } else { "without" };
+    take_turns(what, rounds, &mut both, name, |with, _| measure(with))?;
+    Ok(both.map(|(_, measured)| measured))
 }
 
 /// Good traffic at a fixed rate, which is timed alone and beside something else in turns.
 #[derive(Args)]
+#[command(mut_arg("rounds", |rounds| rounds.default_value("5")))]
+#[command(mut_arg("seconds", |seconds| seconds.default_value("10")))]
+#[command(mut_arg("connections", |connections| connections.default_value("32")))]
 pub(crate) struct Good {
     /// Good requests a second
-    #[arg(long, default_value_t = 4000)]
+    #[arg(long, default_value_t = 4000, value_parser = positive::<u32>())]
     rate: u32,
-    /// Connections of the good traffic
-    #[arg(long, default_value_t = 32)]
-    connections: u32,
-    /// Seconds a measurement lasts
-    #[arg(long, default_value_t = 10)]
-    pub(crate) seconds: u64,
-    /// Rounds of both
-    #[arg(long, default_value_t = 5)]
-    pub(crate) rounds: usize,
+    #[command(flatten)]
+    pub(crate) rounds: Rounds,
 }
 
 impl Good {
-    pub(crate) fn checked(&self) -> Result<Paced> {
-        if self.rounds == 0 || self.connections == 0 || self.rate == 0 {
-            bail!("--rounds, --connections and --rate are at least 1");
-        }
-        Ok(Paced {
+    pub(crate) fn load(&self) -> Paced {
+        Paced {
             rate: f64::from(self.rate),
-            connections: self.connections,
-            time: Duration::from_secs(self.seconds),
-        })
+            connections: self.rounds.connections,
+            time: self.rounds.time(),
+        }
     }
 
-    /// The table of both: this traffic, beside `what`.
-    pub(crate) fn table(&self, what: &str, alone: &[Delays], beside: &[Delays]) -> String {
+    /// The table of both: this traffic alone, and beside `what`.
+    pub(crate) fn table<T>(
+        &self,
+        what: &str,
+        both: &[Vec<T>; 2],
+        delays: impl Fn(&T) -> &Delays,
+    ) -> String {
         let mut text = format!(
             "{} requests a second on {} connections, medians of {} rounds of {} s\n{what}\n\
              ms           alone    beside   ratio\n",
-            self.rate, self.connections, self.rounds, self.seconds
+            self.rate, self.rounds.connections, self.rounds.rounds, self.rounds.seconds
         );
         let mut row = |name: &str, of: fn(&Delays) -> f64| {
-            let [alone, beside] =
-                [alone, beside].map(|all| median(all.iter().map(of).collect()) / 1e3);
+            let [alone, beside] = both
+                .each_ref()
+                .map(|rounds| median(rounds.iter().map(|round| of(delays(round)))));
             let ratio = beside / alone;
             let _ = writeln!(text, "{name:8} {alone:9.3} {beside:9.3} {ratio:7.2}");
         };
@@ -82,16 +138,4 @@ impl Good {
         row("longest", |delays| delays.longest);
         text
     }
-}
-
-/// This program's, which weir inherits.
-pub(crate) fn raise_file_limit(wanted: u64) -> Result<()> {
-    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    if current.is_none_or(|current| current >= wanted) {
-        return Ok(());
-    }
-    let current = Some(wanted);
-    setrlimit(Resource::Nofile, Rlimit { current, maximum }).with_context(|| {
-        format!("{wanted} open files are needed, and cannot be had: see `ulimit -Hn`")
-    })
 }

@@ -3,36 +3,32 @@
 use std::fmt::Write as _;
 
 use weir_benches::program::Kind;
-use weir_benches::statistics::{median, spread};
+use weir_benches::statistics::{Spread, median};
 
 use crate::cases::{Case, Feature};
-use crate::measure::{Figures, middle};
+use crate::measure::Figures;
 
 /// Below, the generator is what bounds the throughput: requests a second and p99 compare nothing.
 const SATURATED: f64 = 0.95;
 
-/// The rounds of one proxy in one case.
+/// The rounds of each proxy in one case.
 pub(crate) struct OfCase {
     pub(crate) case: &'static Case,
-    pub(crate) kind: Kind,
-    pub(crate) rounds: Vec<Figures>,
+    pub(crate) all: Vec<(Kind, Vec<Figures>)>,
 }
 
 /// The rounds without a feature and with it.
 pub(crate) struct OfFeature {
     pub(crate) feature: &'static Feature,
-    pub(crate) without: Vec<Figures>,
-    pub(crate) with: Vec<Figures>,
+    pub(crate) both: [Vec<Figures>; 2],
 }
 
 /// A figure that stands for itself: its title, its value, and what that is to stay under.
 pub(crate) type Figure = (&'static str, String, &'static str);
 
-/// Processor time: the middle, least and most.
-fn cpu(rounds: &[Figures]) -> (f64, f64, f64) {
-    let all: Vec<f64> = rounds.iter().map(|round| round.cpu_us).collect();
-    let (least, most) = spread(&all);
-    (median(all), least, most)
+/// Processor time.
+fn cpu(rounds: &[Figures]) -> Spread {
+    Spread::of(rounds.iter().map(|round| round.cpu_us))
 }
 
 fn sum(rounds: &[Figures], member: impl Fn(&Figures) -> f64) -> f64 {
@@ -40,14 +36,11 @@ fn sum(rounds: &[Figures], member: impl Fn(&Figures) -> f64) -> f64 {
 }
 
 impl OfCase {
-    /// Processor time in relation to the better of the peers: below 1 is less work than either.
-    fn ratio(&self, rows: &[Self]) -> Option<f64> {
-        let is_peer = |row: &&Self| row.case.name == self.case.name && row.kind != Kind::Weir;
-        let peers = rows.iter().filter(is_peer).map(|row| cpu(&row.rounds).0);
-        let best = peers
-            .min_by(f64::total_cmp)
-            .filter(|_| self.kind == Kind::Weir);
-        best.map(|best| cpu(&self.rounds).0 / best)
+    /// Processor time of the better of the peers: less is less work than either.
+    fn better_peer(&self) -> Option<f64> {
+        let peers = self.all.iter().filter(|(kind, _)| *kind != Kind::Weir);
+        let cpus = peers.map(|(_, rounds)| cpu(rounds).median);
+        cpus.min_by(f64::total_cmp)
     }
 }
 
@@ -61,28 +54,36 @@ pub(crate) fn cases(rows: &[OfCase], versions: &[String]) -> String {
         number.map_or("–".to_owned(), |number| format!("{number:.digits$}"))
     };
     let mut told = String::new();
-    for row in rows {
-        let of = |member: fn(&Figures) -> f64| middle(&row.rounds, member);
-        let (cpu, least, most) = cpu(&row.rounds);
+    let all = rows
+        .iter()
+        .flat_map(|row| row.all.iter().map(move |of| (row, of)));
+    for (row, (kind, rounds)) in all {
+        let (title, proxy) = (row.case.title, kind.name());
+        let of = |member: fn(&Figures) -> f64| median(rounds.iter().map(member));
+        let Spread {
+            least,
+            median: cpu,
+            most,
+        } = cpu(rounds);
+        let ratio = row.better_peer().filter(|_| *kind == Kind::Weir);
         let used = of(|figures| figures.utilisation);
         let saturated = |number| Some(number).filter(|_| used >= SATURATED);
         // h2load knows no p99.
-        let p99 = saturated(of(|figures| figures.p99_ms)).filter(|p99| p99.is_finite());
-        let calls = row.rounds.iter().find_map(|figures| figures.calls);
-        let (title, proxy) = (row.case.title, row.kind.name());
+        let p99 = saturated(of(|figures| figures.delays.p99)).filter(|p99| p99.is_finite());
+        let calls = rounds.iter().find_map(|figures| figures.calls);
         let _ = writeln!(
             text,
             "| {title} | {proxy} | {cpu:.1} ({least:.1}–{most:.1}) | {:.1} | {} | {used:.2} | {} | {} | {} | {:.1} |",
             of(|figures| figures.user_us),
-            shown(row.ratio(rows), 2),
+            shown(ratio.map(|peer| cpu / peer), 2),
             shown(saturated(of(|figures| figures.per_second)), 0),
             shown(p99, 1),
             shown(calls, 2),
             of(|figures| figures.memory_mib),
         );
         for (count, what) in [
-            (sum(&row.rounds, |figures| figures.lost), "too few"),
-            (sum(&row.rounds, |figures| figures.surplus), "too many"),
+            (sum(rounds, |figures| figures.lost), "too few"),
+            (sum(rounds, |figures| figures.surplus), "too many"),
         ] {
             if count > 0.0 {
                 told +=
@@ -109,29 +110,29 @@ pub(crate) fn features(rows: &[OfFeature]) -> String {
     );
     let mut told = String::new();
     for row in rows {
-        let (title, both) = (row.feature.title, [&row.without, &row.with]);
+        let (title, both) = (row.feature.title, row.both.each_ref());
         let pair = |member: fn(&Figures) -> f64, digits: usize| {
-            let both = both.map(|rounds| format!("{:.digits$}", middle(rounds, member)));
-            both.join(" → ")
+            let medians = both.map(|rounds| median(rounds.iter().map(member)));
+            medians
+                .map(|median| format!("{median:.digits$}"))
+                .join(" → ")
         };
-        let [(before, of_before), (after, of_after)] = both.map(|rounds| {
-            let (cpu, least, most) = cpu(rounds);
-            (cpu, format!("{cpu:.2} ({least:.2}–{most:.2})"))
-        });
+        let [without, with] = both.map(|rounds| cpu(rounds));
+        let told_cpu =
+            |cpu: Spread| format!("{:.2} ({:.2}–{:.2})", cpu.median, cpu.least, cpu.most);
         let _ = writeln!(
             text,
-            "| {title} | {of_before} | {of_after} | {:.3} | {} | {} | {} | {} | {} |",
-            after / before,
+            "| {title} | {} | {} | {:.3} | {} | {} | {} | {} | {} |",
+            told_cpu(without),
+            told_cpu(with),
+            with.median / without.median,
             pair(|figures| figures.worker_us, 2),
             pair(|figures| figures.per_second, 0),
-            pair(|figures| figures.p50_ms, 2),
-            pair(|figures| figures.p99_ms, 2),
-            pair(|figures| figures.longest_ms, 0),
+            pair(|figures| figures.delays.p50, 2),
+            pair(|figures| figures.delays.p99, 2),
+            pair(|figures| figures.delays.longest, 0),
         );
-        let lost: f64 = both
-            .iter()
-            .map(|rounds| sum(rounds, |figures| figures.lost))
-            .sum();
+        let lost = sum(&both.map(Vec::as_slice).concat(), |figures| figures.lost);
         if lost > 0.0 {
             told += &format!("\nLost in \"{title}\": {lost:.0} log lines or events.\n");
         }
@@ -160,28 +161,30 @@ mod tests {
             worker_us: cpu_us / 2.0,
             utilisation: 0.99,
             per_second: 1000.0,
-            p50_ms: 1.0,
-            p99_ms: 2.0,
-            longest_ms: 9.6,
+            delays: [1.0, 2.0, 3.0, 9.6].into(),
             memory_mib: 10.0,
             lost,
             ..Figures::default()
         }
     }
 
-    fn row(place: usize, kind: Kind, rounds: &[Figures]) -> OfCase {
-        let (case, rounds) = (&CASES[place], rounds.to_vec());
-        OfCase { case, kind, rounds }
+    fn of_case(all: &[(Kind, &[Figures])]) -> OfCase {
+        let all = all.iter().map(|(kind, rounds)| (*kind, rounds.to_vec()));
+        let (case, all) = (&CASES[0], all.collect());
+        OfCase { case, all }
     }
 
     /// LOG-3: a lost line is told; weir is compared with the better peer of its case.
     #[test]
     fn a_case_beside_its_peers() {
+        let weir = [of(9.0, 1.0), of(8.0, 1.0), of(50.0, 0.0)];
         let rows = [
-            row(0, Kind::Weir, &[of(9.0, 1.0), of(8.0, 1.0), of(50.0, 0.0)]),
-            row(0, Kind::Nginx, &[of(12.0, 0.0)]),
-            row(0, Kind::Haproxy, &[of(10.0, 0.0)]),
-            row(1, Kind::Nginx, &[of(1.0, 0.0)]),
+            of_case(&[
+                (Kind::Weir, &weir),
+                (Kind::Nginx, &[of(12.0, 0.0)]),
+                (Kind::Haproxy, &[of(10.0, 0.0)]),
+            ]),
+            of_case(&[(Kind::Nginx, &[of(1.0, 0.0)])]),
         ];
         let table = cases(&rows, &[]);
         for line in [
@@ -195,7 +198,7 @@ mod tests {
             utilisation: 0.94,
             ..of(9.0, 0.0)
         };
-        let table = cases(&[row(0, Kind::Weir, &[bounded])], &[]);
+        let table = cases(&[of_case(&[(Kind::Weir, &[bounded])])], &[]);
         assert!(table.contains("| 0.94 | – | – | – | 10.0 |\n"), "{table}");
     }
 
@@ -203,8 +206,10 @@ mod tests {
     fn a_feature_stands_beside_going_without() {
         let row = OfFeature {
             feature: &FEATURES[0],
-            without: vec![of(10.0, 0.0), of(30.0, 0.0), of(8.0, 0.0)],
-            with: vec![of(11.0, 2.0), of(12.0, 0.0), of(9.0, 0.0)],
+            both: [
+                vec![of(10.0, 0.0), of(30.0, 0.0), of(8.0, 0.0)],
+                vec![of(11.0, 2.0), of(12.0, 0.0), of(9.0, 0.0)],
+            ],
         };
         let table = features(&[row]);
         let line = "| 10.00 (8.00–30.00) | 11.00 (9.00–12.00) | 1.100 | 5.00 → 5.50 | 1000 → 1000 | 1.00 → 1.00 | 2.00 → 2.00 | 10 → 10 |\n";

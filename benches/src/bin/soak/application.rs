@@ -1,7 +1,6 @@
 //! The application behind the proxy: it answers well, badly, late or not at all, as the path says.
 
 use std::net::SocketAddr;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -9,8 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-
-use crate::message::receive;
+use weir_benches::message::{Message, receive};
 
 /// The length of the body of `/large`.
 const LARGE: usize = 64 * 1024;
@@ -20,45 +18,35 @@ const LOOK: Duration = Duration::from_millis(20);
 const SLOW: Duration = Duration::from_millis(30);
 
 /// What the threads know of the application.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Switch {
-    down: Arc<AtomicBool>,
-    answers: Arc<AtomicU64>,
-}
-
-impl Switch {
-    /// Ends or begins an outage: nothing listens and kept connections end.
-    pub(crate) fn set_down(&self, down: bool) {
-        self.down.store(down, Ordering::SeqCst);
-    }
-
+    /// Whether there is an outage: nothing listens and kept connections end.
+    pub(crate) down: AtomicBool,
     /// Heads of answers that were written, interim ones not among them.
-    pub(crate) fn answers(&self) -> u64 {
-        self.answers.load(Ordering::SeqCst)
-    }
+    pub(crate) answers: AtomicU64,
 }
 
 /// Serves on a thread of its own until the process ends.
-pub(crate) fn start(switch: Switch) -> Result<SocketAddr> {
+pub(crate) fn start(switch: Arc<Switch>) -> Result<SocketAddr> {
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0))?;
     let address = listener.local_addr()?;
     listener.set_nonblocking(true)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    std::thread::Builder::new()
-        .name("application".to_owned())
-        .spawn(move || {
-            let local = tokio::task::LocalSet::new();
-            if let Err(error) = local.block_on(&runtime, listen(listener, address, switch)) {
-                eprintln!("soak: the application ended: {error:#}");
-            }
-        })?;
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().build()?;
+    std::thread::spawn(move || {
+        let local = tokio::task::LocalSet::new();
+        if let Err(error) = local.block_on(&runtime, listen(listener, address, switch)) {
+            eprintln!("soak: the application ended: {error:#}");
+        }
+    });
     Ok(address)
 }
 
-async fn listen(first: std::net::TcpListener, address: SocketAddr, switch: Switch) -> Result<()> {
-    let switch = Rc::new(switch);
+async fn listen(
+    first: std::net::TcpListener,
+    address: SocketAddr,
+    switch: Arc<Switch>,
+) -> Result<()> {
     let mut listener = Some(TcpListener::from_std(first)?);
     loop {
         let down = switch.down.load(Ordering::SeqCst);
@@ -77,7 +65,7 @@ async fn listen(first: std::net::TcpListener, address: SocketAddr, switch: Switc
             continue;
         };
         let (stream, _) = accepted?;
-        let switch = Rc::clone(&switch);
+        let switch = Arc::clone(&switch);
         tokio::task::spawn_local(async move {
             // A proxy that closes a connection is no fault of this run.
             let _ = serve(stream, &switch).await;
@@ -89,7 +77,7 @@ async fn serve(mut stream: TcpStream, switch: &Switch) -> Result<()> {
     stream.set_nodelay(true)?;
     let mut buffer = Vec::new();
     loop {
-        let Some(request) = receive(&mut stream, &mut buffer).await? else {
+        let Some(request) = receive(&mut stream, &mut buffer, Message::whole).await? else {
             return Ok(());
         };
         if switch.down.load(Ordering::SeqCst)

@@ -1,18 +1,18 @@
 //! The clients: each holds a connection, sends what chance says, and counts what it sees.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::ops::AddAssign;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
-use weir_benches::message::Message;
+use weir_benches::message::{Message, head, receive};
 
 use self::Who::Ordinary;
-use crate::message::{head, receive};
 
 /// How long an answer may take until the run ends with an error.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -119,29 +119,21 @@ pub(crate) enum What {
 
 /// How often clients saw what.
 #[derive(Default, Debug)]
-pub(crate) struct Seen(BTreeMap<What, u64>);
+pub(crate) struct Seen(RefCell<BTreeMap<What, u64>>);
 
 impl Seen {
     pub(crate) fn of(&self, what: What) -> u64 {
-        self.0.get(&what).copied().unwrap_or(0)
+        self.0.borrow().get(&what).copied().unwrap_or(0)
     }
 
-    fn count(&mut self, what: What) {
-        *self.0.entry(what).or_default() += 1;
+    fn count(&self, what: What) {
+        *self.0.borrow_mut().entry(what).or_default() += 1;
     }
 
     /// Everything that is a request to the proxy: counted, and a line of the log.
     pub(crate) fn requests(&self) -> u64 {
         let others = self.of(What::Bad) + self.of(What::Health);
-        self.0.values().sum::<u64>() - others
-    }
-}
-
-impl AddAssign for Seen {
-    fn add_assign(&mut self, other: Self) {
-        for (what, count) in other.0 {
-            *self.0.entry(what).or_default() += count;
-        }
+        self.0.borrow().values().sum::<u64>() - others
     }
 }
 
@@ -151,22 +143,22 @@ pub(crate) struct Client {
     chance: fastrand::Rng,
     connection: Option<TcpStream>,
     buffer: Vec<u8>,
-    seen: Seen,
+    seen: Rc<Seen>,
 }
 
 impl Client {
-    pub(crate) fn new(address: SocketAddr, seed: u64) -> Self {
+    pub(crate) fn new(address: SocketAddr, seed: u64, seen: Rc<Seen>) -> Self {
         Self {
             address,
             chance: fastrand::Rng::with_seed(seed),
             connection: None,
             buffer: Vec::new(),
-            seen: Seen::default(),
+            seen,
         }
     }
 
     /// Sends requests until `left`, which all clients share, is used up.
-    pub(crate) async fn run(mut self, left: &AtomicI64) -> Result<Seen> {
+    pub(crate) async fn run(mut self, left: &AtomicI64) -> Result<()> {
         let all: u32 = KINDS.iter().map(|(share, ..)| share).sum();
         while left.fetch_sub(1, Ordering::Relaxed) > 0 {
             let mut at = self.chance.u32(..all);
@@ -180,7 +172,7 @@ impl Client {
                 at -= share;
             }
         }
-        Ok(self.seen)
+        Ok(())
     }
 
     async fn one(&mut self, who: Who, sends: Sends, then: Then) -> Result<()> {
@@ -254,7 +246,7 @@ impl Client {
 
     async fn received(&mut self) -> Result<Option<Message>> {
         let stream = self.connection.as_mut().context("a connection")?;
-        let received = receive(stream, &mut self.buffer).await?;
+        let received = receive(stream, &mut self.buffer, Message::whole).await?;
         let connection = received.as_ref().map(|message| message.field("connection"));
         if matches!(connection, None | Some(Some("close"))) {
             self.connection = None;
@@ -294,9 +286,8 @@ impl Client {
     /// Reads the head of an answer and goes away.
     async fn head_alone(&mut self, status: &str, what: What) -> Result<()> {
         let mut stream = self.connection.take().context("a connection")?;
-        let Some(head) = head(&mut stream, &mut self.buffer).await? else {
-            bail!("the connection ended without an answer");
-        };
+        let head = receive(&mut stream, &mut self.buffer, head).await?;
+        let head = head.context("the connection ended without an answer")?;
         let found = head.split(' ').nth(1).unwrap_or_default();
         if found != status {
             return self.status(found);

@@ -6,26 +6,26 @@
 //! memory than at the beginning. Loopback only; ends by itself.
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, bail};
-use clap::Parser;
+use clap::{Parser, value_parser};
 use weir_benches::ask;
 use weir_benches::beside::beside;
+use weir_benches::meter::{Held, held};
 use weir_benches::program::directory;
 
 mod application;
 mod client;
-mod message;
 mod service;
 mod trouble;
 
 use application::Switch;
 use client::{Client, Seen, What};
-use service::{Held, Service, held, operator};
+use service::{Service, operator};
 use trouble::{Done, trouble};
 
 /// Part of the requests that come before the first look at memory.
@@ -54,16 +54,16 @@ const JUDGED: i64 = 1_000_000;
 #[command(name = "soak")]
 struct Arguments {
     /// How many requests
-    #[arg(long, default_value_t = 10_000_000)]
+    #[arg(long, default_value_t = 10_000_000, value_parser = value_parser!(i64).range(100..))]
     requests: i64,
     /// Clients at once
-    #[arg(long, default_value_t = 64)]
+    #[arg(long, default_value_t = 64, value_parser = value_parser!(u64).range(1..))]
     connections: u64,
     /// WAF_WORKERS
     #[arg(long, default_value_t = 1)]
     workers: usize,
     /// Looks at memory after every so many requests, under load
-    #[arg(long, default_value_t = 250_000)]
+    #[arg(long, default_value_t = 250_000, value_parser = value_parser!(i64).range(1..))]
     look_every: i64,
     /// Repeats a run's mixture
     #[arg(long, default_value_t = 1)]
@@ -80,51 +80,37 @@ impl Arguments {
     }
 }
 
-fn main() -> ExitCode {
-    match soak(&Arguments::parse()) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("soak: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn soak(arguments: &Arguments) -> Result<bool> {
-    if arguments.requests < 100 || arguments.connections == 0 {
-        bail!("--requests is at least 100, --connections at least 1");
-    }
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
     let directory = directory()?;
-    let switch = Switch::default();
-    let application = application::start(switch.clone())?;
+    let switch = Arc::<Switch>::default();
+    let application = application::start(Arc::clone(&switch))?;
     let service = Service::start(&arguments.weir, application, directory, arguments.workers)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().build()?;
     let began = Instant::now();
-    let load =
-        |requests: i64, seed: u64| runtime.block_on(clients(&service, requests, arguments, seed));
+    let seen = Rc::<Seen>::default();
+    let load = |requests: i64, seed: u64| {
+        runtime.block_on(clients(&service, requests, &arguments, seed, &seen))
+    };
 
     // With trouble too: what a first edit, ban or outage makes once is no growth.
-    let (done, (mut seen, sent)) = beside(
+    let (done, sent) = beside(
         |ended| trouble(&service, &switch, Done::default(), ended),
-        || warm_up(arguments, &service.state, &load),
+        || warm_up(&arguments, &service.state, &load),
     )?;
     std::thread::sleep(CALM);
     let before = held(service.process())?;
-    let (done, main_part) = beside(
+    let (done, ()) = beside(
         |ended| trouble(&service, &switch, done, ended),
         || load(arguments.requests - sent, arguments.seed + 1),
     )?;
-    seen += main_part;
     std::thread::sleep(CALM);
     let after = held(service.process())?;
 
-    let seconds = began.elapsed().as_secs();
+    let (requests, seconds) = (seen.requests(), began.elapsed().as_secs());
     println!(
-        "{} requests in {seconds} s, {} outages",
-        seen.requests(),
+        "{requests} requests in {seconds} s, {} outages",
         done.outages
     );
     let mut report = Report::default();
@@ -134,38 +120,42 @@ fn soak(arguments: &Arguments) -> Result<bool> {
     report.at_most("processor at rest, ms a second", at_rest, AT_REST_MS);
     bans(&mut report, &service, &done)?;
     // The scrape that was compared is one more line.
-    let expected = seen.requests() + done.asked + 2;
-    report.equal("lines of the log", service.stop()?, expected);
-    Ok(!report.fails)
+    report.equal(
+        "lines of the log",
+        service.stop()?,
+        requests + done.asked + 2,
+    );
+    if report.fails {
+        bail!("not everything holds");
+    }
+    Ok(())
 }
 
-/// What comes before the first look at memory, and how many requests it was.
+/// What comes before the first look at memory: how many requests it was.
 fn warm_up(
     arguments: &Arguments,
     state: &Path,
-    load: &impl Fn(i64, u64) -> Result<Seen>,
-) -> Result<(Seen, i64)> {
+    load: &impl Fn(i64, u64) -> Result<()>,
+) -> Result<i64> {
     let judged = arguments.is_judged();
     let least = if judged { WARM } else { 0 };
     let mut sent = least.max(arguments.requests / WARM_UP);
-    let mut seen = load(sent, arguments.seed)?;
+    load(sent, arguments.seed)?;
     let (mut copies, mut last) = (0, written(state));
     while judged && sent < arguments.requests / 2 && copies < COPIES {
         sent += PIECE;
-        seen += load(PIECE, arguments.seed + sent.unsigned_abs())?;
+        load(PIECE, arguments.seed + sent.unsigned_abs())?;
         let now = written(state);
         copies += u32::from(now != last);
         last = now;
     }
-    Ok((seen, sent))
+    Ok(sent)
 }
 
 /// When clients.json was written last.
 fn written(state: &Path) -> Option<SystemTime> {
-    std::fs::metadata(state.join("clients.json"))
-        .ok()?
-        .modified()
-        .ok()
+    let file = std::fs::metadata(state.join("clients.json")).ok()?;
+    file.modified().ok()
 }
 
 async fn clients(
@@ -173,25 +163,26 @@ async fn clients(
     requests: i64,
     arguments: &Arguments,
     seed: u64,
-) -> Result<Seen> {
+    seen: &Rc<Seen>,
+) -> Result<()> {
     let left = Arc::new(AtomicI64::new(requests));
     let local = tokio::task::LocalSet::new();
     let address = service.address;
     let tasks: Vec<_> = (0..arguments.connections)
         .map(|number| {
             let left = Arc::clone(&left);
-            let client = Client::new(address, seed.wrapping_mul(1 << 20) + number);
+            let seed = seed.wrapping_mul(1 << 20) + number;
+            let client = Client::new(address, seed, Rc::clone(seen));
             local.spawn_local(async move { client.run(&left).await })
         })
         .collect();
-    let (process, every) = (service.process(), arguments.look_every.max(1));
+    let (process, every) = (service.process(), arguments.look_every);
     local.spawn_local(look(process, requests, every, Arc::clone(&left)));
     let all = async {
-        let mut seen = Seen::default();
         for task in tasks {
-            seen += task.await.context("a client panicked")??;
+            task.await.context("a client panicked")??;
         }
-        Ok(seen)
+        Ok(())
     };
     local.run_until(all).await
 }
@@ -207,14 +198,10 @@ async fn look(process: u32, requests: i64, every: i64, left: Arc<AtomicI64>) -> 
             continue;
         }
         next = (done / every + 1) * every;
-        let Held {
-            kib,
-            own_kib,
-            files,
-            ..
-        } = held(process)?;
+        let now = held(process)?;
         eprintln!(
-            "soak: {done} requests: {kib} KiB resident, {own_kib} of them its own, {files} files"
+            "soak: {done} requests: {} KiB resident, {} of them its own, {} files",
+            now.kib, now.own_kib, now.files
         );
     }
 }
@@ -226,20 +213,18 @@ struct Report {
 }
 
 impl Report {
-    fn line(&mut self, what: &str, counted: u64, expected: u64, fault: Option<&str>) {
-        let told = fault.unwrap_or("holds");
+    fn line(&mut self, what: &str, counted: u64, expected: u64, holds: bool) {
+        let told = if holds { "holds" } else { "FAILS" };
         println!("{what:44} {counted:>12} {expected:>12}  {told}");
-        self.fails |= fault.is_some();
+        self.fails |= !holds;
     }
 
     fn equal(&mut self, what: &str, counted: u64, expected: u64) {
-        let fault = (counted != expected).then_some("DIFFERS");
-        self.line(what, counted, expected, fault);
+        self.line(what, counted, expected, counted == expected);
     }
 
     fn at_most(&mut self, what: &str, counted: u64, bound: u64) {
-        let fault = (counted > bound).then_some("TOO MUCH");
-        self.line(what, counted, bound, fault);
+        self.line(what, counted, bound, counted <= bound);
     }
 }
 
@@ -279,12 +264,11 @@ fn compare(
     let bad = of("waf_connection_errors_total{kind=\"bad_request\"}");
     report.equal("bad requests", bad, seen.of(What::Bad));
     // An answer to a client that had gone may have been written and never read.
-    let class = |class: &str| of(&format!("waf_responses_total{{class=\"{class}\"}}"));
-    let answers = ["1xx", "2xx", "3xx", "4xx", "5xx"]
-        .map(class)
-        .iter()
-        .sum::<u64>();
-    let (wrote, gone) = (switch.answers(), seen.of(What::Aborted));
+    let answers = sum(&page, |series| series.starts_with("waf_responses_total{"));
+    let (wrote, gone) = (
+        switch.answers.load(Ordering::SeqCst),
+        seen.of(What::Aborted),
+    );
     report.at_most("answers of the application", answers, wrote);
     report.at_most(
         "answers the application wrote, unseen",
@@ -316,12 +300,12 @@ fn sum(page: &str, chosen: impl Fn(&str) -> bool) -> u64 {
 fn compare_held(report: &mut Report, before: Held, after: Held, judged: bool) {
     println!("{:44} {:>12} {:>12}", "", "at the end", "at most");
     // What is not judged is bound by itself.
-    let memory = if judged {
+    let most = if judged {
         before.kib + MEMORY_KIB
     } else {
         after.kib
     };
-    report.at_most("resident memory, KiB", after.kib, memory);
+    report.at_most("resident memory, KiB", after.kib, most);
     report.at_most("open files", after.files, before.files);
     report.at_most("threads", after.threads, before.threads);
 }

@@ -16,8 +16,10 @@ use weir_benches::message::Message;
 use weir_benches::program::{Running, signal, wait_until};
 use weir_benches::{ask, meter};
 
-use crate::message::{ADMIN_TOKEN, METRICS_TOKEN};
-
+/// `WAF_METRICS_TOKEN`
+const METRICS_TOKEN: &str = "soak-metrics-token-0123456789abcdef";
+/// `WAF_ADMIN_TOKEN`
+const ADMIN_TOKEN: &str = "Soak-admin-token-0123456789abcdef";
 /// How long the service may take to end.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -27,27 +29,6 @@ pub(crate) struct Service {
     pub(crate) address: SocketAddr,
     pub(crate) state: PathBuf,
     log: JoinHandle<u64>,
-}
-
-/// What a process holds: resident memory, what of it is its own and not pages of its file, which
-/// come in as they are used, open files and threads.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Held {
-    pub(crate) kib: u64,
-    pub(crate) own_kib: u64,
-    pub(crate) files: u64,
-    pub(crate) threads: u64,
-}
-
-/// What a process holds now.
-pub(crate) fn held(process: u32) -> Result<Held> {
-    let status = meter::status(process)?;
-    Ok(Held {
-        kib: status.vmrss.context("it has ended")?,
-        own_kib: status.rssanon.context("no own memory is told")?,
-        files: meter::files(process)? as u64,
-        threads: status.threads,
-    })
 }
 
 impl Service {
@@ -80,7 +61,7 @@ impl Service {
             .with("WAF_LOG_REFUSED_RATE", "off");
         let mut command = Command::new(weir);
         command.env_clear().envs(settings.0).stdout(Stdio::piped());
-        let mut running = Running::start_weir(command, directory)?;
+        let mut running = Running::start(command, directory, None)?;
         let lines = running.process.0.stdout.take();
         let lines = lines.context("no standard output")?;
         Ok(Self {
@@ -93,7 +74,7 @@ impl Service {
 
     /// The id of its process.
     pub(crate) fn process(&self) -> u32 {
-        self.running.process.0.id()
+        self.running.id()
     }
 
     /// Processor time of a second, in milliseconds; of a few, the least.

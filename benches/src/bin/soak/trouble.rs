@@ -2,6 +2,7 @@
 //! `bans.json` by hand.
 
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -55,9 +56,9 @@ pub(crate) fn trouble(
             edit(&file, &block(65))?;
             done.banned.push(block(65));
         }
-        switch.set_down(true);
+        switch.down.store(true, Ordering::SeqCst);
         std::thread::sleep(OUTAGE);
-        switch.set_down(false);
+        switch.down.store(false, Ordering::SeqCst);
         done.outages += 1;
         std::thread::sleep(PAUSE);
     }
