@@ -255,7 +255,7 @@ impl<'a> World<'a> {
                 return Ok(());
             }
         }
-        self.check.seen.note(event, self.client.reads());
+        self.check.seen.note(event, self.has_read_all());
         if std::mem::take(&mut self.is_at_once) {
             return Ok(());
         }
@@ -329,6 +329,11 @@ impl<'a> World<'a> {
             Err(_) => return Err("a panic ended the connection's task".to_owned()),
         }
         Ok(())
+    }
+
+    /// Whether the client has read all that was written to it so far.
+    fn has_read_all(&self) -> bool {
+        self.client.reads() && waiting(&self.socket) == 0
     }
 
     /// How many bytes the client and the application have not read yet.

@@ -76,12 +76,12 @@ impl Seen {
         }
     }
 
-    /// Notes an event; the client reads what comes, or does not.
-    pub fn note(&mut self, event: &Event, reads: bool) {
+    /// Notes an event; the client has read all that was written to it by then, or has not.
+    pub fn note(&mut self, event: &Event, has_read_all: bool) {
         match event {
-            Event::Drain => self.note_stop(Stop::Drain, reads),
-            Event::HandOver => self.note_stop(Stop::HandOver, reads),
-            Event::Abort => self.note_stop(Stop::Abort, reads),
+            Event::Drain => self.note_stop(Stop::Drain, has_read_all),
+            Event::HandOver => self.note_stop(Stop::HandOver, has_read_all),
+            Event::Abort => self.note_stop(Stop::Abort, has_read_all),
             Event::Ban if self.is_alone && !self.observes => {
                 self.banned_ms.get_or_insert(self.now_ms);
             }
@@ -94,11 +94,12 @@ impl Seen {
         }
     }
 
-    fn note_stop(&mut self, stop: Stop, reads: bool) {
+    fn note_stop(&mut self, stop: Stop, has_read_all: bool) {
         if self.stop == Stop::No {
             self.stop_ms = self.now_ms;
         }
-        if self.stop == Stop::No && reads {
+        // What it has not read yet hides how many answers have begun.
+        if self.stop == Stop::No && has_read_all {
             let begun = usize::from(self.answers.part.is_some());
             self.before_stop = Some(self.answers.finals() + begun);
         }
