@@ -17,7 +17,8 @@ use crate::message::trailers::TrailerFilter;
 use crate::relay::websocket::Tunnel;
 use crate::request::exchange::Exchange;
 use crate::request::problem;
-use crate::upstream::receiving::{self, BodyReceiver, Broken};
+use crate::upstream::Broken;
+use crate::upstream::receiving::{self, BodyReceiver};
 
 /// A request whose response is on its way. Whoever may still add to it holds it: the body while
 /// more is to come, and each piece until it is written. With the last of them it is finished.

@@ -1,11 +1,15 @@
-//! A request that the application answers: its fields there and back, 101, 502, 503 and 504.
-//! Nothing is buffered whole.
+//! A request that the application answers: sent, sent again where that is safe, failed; its fields
+//! there and back, 101, 502, 503 and 504. Nothing is buffered whole.
 
 pub mod delivery;
 pub mod websocket;
 
+use std::future::poll_fn;
+
+use bytes::BytesMut;
 use http::header::{CONTENT_LENGTH, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode, Version};
+use tokio::net::TcpStream;
 use weir_shared::settings::RateLimitHeaders;
 use weir_shared::totals::ConnectionError;
 use weir_shared::units::retry_after_seconds;
@@ -21,31 +25,122 @@ use crate::relay::websocket::Tunnel;
 use crate::request::client_body::ClientBody;
 use crate::request::exchange::Exchange;
 use crate::request::problem;
+use crate::upstream::bound::UpstreamSlot;
+use crate::upstream::pool::Pool;
+use crate::upstream::receiving::BodyReceiver;
 use crate::upstream::request_body::RequestBody;
-use crate::upstream::{self, Failure, Outgoing, Received};
+use crate::upstream::{Attempt, Failure, NoResponse, Sending, body_failure, not_http};
 
 /// Forwards a request.
 pub async fn forward(mut exchange: Box<Exchange>, body: ClientBody) -> Reply {
     exchange.forwarded = true;
+    let (head, downstream) = (&exchange.head, &exchange.downstream);
+    let trailers = || TrailerFilter::of_request(head, &exchange.worker.stripped);
     let limit = exchange.body_limit();
-    let length = exchange.head.length;
-    let trailers = || TrailerFilter::of_request(&exchange.head, &exchange.worker.stripped);
-    let body = RequestBody::new(body, length, &exchange.downstream, limit, trailers);
-    let encoder = body.framing(length);
-    let outgoing = Outgoing {
-        method: &exchange.head.method,
-        head: |out: &mut Vec<u8>| write_head(&exchange, encoder, out),
-        interim: |head| pass_interim(&exchange, head),
-        encoder,
-        body,
-        as_text: wants_text(&exchange),
-    };
-    let (pool, downstream) = (&exchange.worker.pool, &exchange.downstream);
-    let result = upstream::send(pool, downstream, outgoing).await;
-    match result {
+    let body = RequestBody::new(body, head.length, downstream, limit, trailers);
+    match send(&exchange, body).await {
         Ok(received) => pass_on(exchange, received),
         Err(failure) => fail(exchange, failure),
     }
+}
+
+/// The application's response: its head, and the body still to come.
+struct Received {
+    head: ResponseHead,
+    /// The body, and the connection that it comes over.
+    body: BodyReceiver,
+    /// Microseconds it took to connect; none on a pooled connection.
+    connect_us: Option<u64>,
+    /// When the request had been written, on the monotonic clock; none if the response came before.
+    written_ns: Option<u64>,
+}
+
+/// Sends the request to the application and waits for the head of its response.
+///
+/// A connection is taken once the beginning of the body is there, or all of it (CONN-13).
+///
+/// It is sent a second time only if nothing of it was written, or if it is repeatable and the
+/// connection was a pooled one that ended without a response: it has no body and its method is
+/// idempotent (RFC 9110 §9.2.2).
+async fn send(exchange: &Exchange, mut body: RequestBody) -> Result<Received, Failure> {
+    let (pool, downstream) = (&exchange.worker.pool, &exchange.downstream);
+    let method = &exchange.head.method;
+    let encoder = body.framing(exchange.head.length);
+    let repeatable = body.is_end() && method.is_idempotent();
+    if !body.is_end() {
+        let gathered = Box::pin(body.gather()).await;
+        gathered.map_err(|_| body_failure(downstream))?;
+    }
+    let slot = match UpstreamSlot::take(&pool.bound) {
+        Some(slot) => slot,
+        // Rare, and large for what it holds while it waits.
+        None => Box::pin(wait_for_slot(pool)).await?,
+    };
+    let with_head = |body| {
+        let mut text = pool.buffers.take_text();
+        write_head(exchange, encoder, &mut text);
+        Sending::new(text, encoder, body)
+    };
+    let interim = |head| pass_interim(exchange, head);
+    let mut sending = with_head(body);
+    let mut fresh = false;
+    loop {
+        let pooled = if fresh { None } else { pool.take(repeatable) };
+        let (stream, connect_us) = match pooled {
+            Some(stream) => (stream, None),
+            None => Box::pin(connect(pool)).await?,
+        };
+        downstream.timed(|deadlines, now_ns| deadlines.await_upstream(now_ns, pool.answer_ns));
+        let mut attempt = Attempt::new(stream, sending, wants_text(exchange));
+        let outcome = poll_fn(|cx| attempt.poll(pool, downstream, method, &interim, cx)).await;
+        downstream.deadlines().got_upstream();
+        let was_pooled = connect_us.is_none();
+        match outcome {
+            Ok((head, early)) => return received(attempt, slot, head, early, connect_us),
+            Err(NoResponse::Failed(failure)) => return Err(failure),
+            // A pooled connection that closed under us: any other will do, a new one at the latest.
+            Err(NoResponse::Unsent) if was_pooled => sending = attempt.sending,
+            Err(NoResponse::Lost) if was_pooled && repeatable => {
+                fresh = true;
+                sending = with_head(RequestBody::Empty);
+            }
+            Err(NoResponse::Unsent | NoResponse::Lost) => return Err(Failure::BadGateway),
+        }
+    }
+}
+
+/// The head came, and these bytes behind it.
+fn received(
+    attempt: Attempt,
+    slot: UpstreamSlot,
+    head: ResponseHead,
+    early: BytesMut,
+    connect_us: Option<u64>,
+) -> Result<Received, Failure> {
+    let written_ns = attempt.written_ns;
+    let rest = written_ns.is_none().then(|| Box::new(attempt.sending));
+    let body = BodyReceiver::new((attempt.stream, slot), &head, early, rest).map_err(not_http)?;
+    Ok(Received {
+        head,
+        body,
+        connect_us,
+        written_ns,
+    })
+}
+
+/// Waits for a slot.
+async fn wait_for_slot(pool: &Pool) -> Result<UpstreamSlot, Failure> {
+    let slot = UpstreamSlot::wait(&pool.bound, pool.queue).await;
+    slot.map_err(|_| Failure::Overloaded)
+}
+
+/// Makes a connection.
+async fn connect(pool: &Pool) -> Result<(TcpStream, Option<u64>), Failure> {
+    let (stream, connect_us) = pool.connect().await.map_err(|error| {
+        tracing::warn!(%error, "the application cannot be reached");
+        Failure::BadGateway
+    })?;
+    Ok((stream, Some(connect_us)))
 }
 
 /// Whether the head of the response goes on as text: it is written over HTTP/1.1, the body has no

@@ -1,128 +1,22 @@
-//! A response on its way from the application: its head, and its body piece by piece.
+//! The body of a response on its way from the application, piece by piece.
 
 use std::io;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf as _, Bytes, BytesMut};
-use http::{HeaderMap, Method};
+use http::HeaderMap;
 use tokio::net::TcpStream;
 
 use crate::conn::buffers::{Buffers, Pipe};
 use crate::http1::body::Decoder;
 use crate::http1::malformed::Malformed;
-use crate::http1::response::{HeadReader, ResponseHead};
+use crate::http1::response::ResponseHead;
 use crate::upstream::bound::UpstreamSlot;
-use crate::upstream::sending::{NotSent, Sending};
+use crate::upstream::{Broken, NotSent, Sending};
 
 /// What is left of a body is moved inside the system if it is at least so much: what two system
 /// calls of it cost is then less than a copy.
 const WORTH_MOVING: u64 = 16 * 1024;
-
-/// Why there is no response, or no more of it.
-#[derive(Debug, thiserror::Error)]
-pub enum Broken {
-    /// The connection ended before anything came.
-    #[error("the connection ended without a response")]
-    Nothing,
-    /// What came is no response, or not a whole one.
-    #[error(transparent)]
-    Malformed(#[from] Malformed),
-    /// The connection broke in the middle.
-    #[error(transparent)]
-    Io(#[from] io::Error),
-    /// The client's body broke off, or was too large, before all of it was sent.
-    #[error("the request's body broke off")]
-    RequestBody,
-}
-
-/// Reads the head of a response.
-#[derive(Default)]
-pub struct HeadReceiver {
-    reader: HeadReader,
-    /// The beginning of a head, or what came behind an interim one.
-    held: BytesMut,
-    /// Whether what is held has not been looked at.
-    is_new: bool,
-    begun: bool,
-}
-
-impl HeadReceiver {
-    /// One that gives the head as text where it can be that, or as a map.
-    pub fn new(as_text: bool) -> Self {
-        let reader = match as_text {
-            true => HeadReader::of_text(),
-            false => HeadReader::default(),
-        };
-        Self {
-            reader,
-            ..Self::default()
-        }
-    }
-
-    /// The head of the final response, and what was read behind it. Those of interim ones go to
-    /// `interim` before.
-    pub fn poll(
-        &mut self,
-        stream: &mut TcpStream,
-        buffers: &Buffers,
-        little: bool,
-        method: &Method,
-        interim: &impl Fn(ResponseHead),
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<(ResponseHead, BytesMut), Broken>> {
-        loop {
-            // What is held was copied before, and is added to.
-            let is_own = !self.held.is_empty();
-            let mut bytes = if std::mem::take(&mut self.is_new) {
-                std::mem::take(&mut self.held)
-            } else {
-                let read = if little {
-                    ready!(Buffers::poll_read_little(stream, cx))
-                } else {
-                    ready!(buffers.poll_read(stream, cx))
-                };
-                self.with_what_is_held(read)?
-            };
-            let Some((head, length)) = self.reader.read(&bytes, method)? else {
-                // A copy: the beginning of a head that is not going on must not hold the worker's
-                // buffer.
-                self.held = if is_own {
-                    bytes
-                } else {
-                    BytesMut::from(&*bytes)
-                };
-                continue;
-            };
-            bytes.advance(length);
-            if !head.status.is_informational() || head.status == 101 {
-                return Poll::Ready(Ok((head, bytes)));
-            }
-            interim(head);
-            // It is written to the client before anything else is looked at.
-            self.is_new = !bytes.is_empty();
-            self.held = BytesMut::from(&*bytes);
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
-        }
-    }
-
-    fn with_what_is_held(&mut self, read: io::Result<BytesMut>) -> Result<BytesMut, Broken> {
-        let ended = Broken::Malformed(Malformed::Truncated);
-        let read = match read {
-            Ok(read) if !read.is_empty() => read,
-            _ if !self.begun => return Err(Broken::Nothing),
-            Ok(_) => return Err(ended),
-            Err(error) => return Err(Broken::Io(error)),
-        };
-        self.begun = true;
-        if self.held.is_empty() {
-            return Ok(read);
-        }
-        let mut bytes = std::mem::take(&mut self.held);
-        bytes.extend_from_slice(&read);
-        Ok(bytes)
-    }
-}
 
 /// A piece of a response's body.
 pub enum Piece {
