@@ -7,8 +7,8 @@ use bytes::Bytes;
 use http::HeaderMap;
 
 use crate::http1::body::Decoder;
-use crate::http1::malformed::Malformed;
-use crate::http1::request_head::{HeadEnd, MAX_HEAD};
+use crate::http1::request_head::HeadEnd;
+use crate::http1::{MAX_HEAD, Malformed};
 
 /// Room for a head that is not whole grows by so much, since it may stay so for long (CONN-1).
 const STEP: usize = 4 * 1024;

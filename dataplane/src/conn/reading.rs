@@ -10,8 +10,8 @@ use tokio::io::ReadBuf;
 use crate::conn::Downstream;
 use crate::conn::buffers::Pipe;
 use crate::conn::inbound::{Body, CutOff, Inbound, Looked, Piece};
+use crate::http1::MAX_HEAD;
 use crate::http1::body::Decoder;
-use crate::http1::request_head::MAX_HEAD;
 use crate::message::RequestLength;
 
 /// So much of a head is read at once.

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use http::HeaderMap;
 
-use crate::http1::malformed::{self, MAX_EXTENSIONS, MAX_FIELDS, MAX_TRAILERS, Malformed};
 use crate::http1::response::{BodyLength, ResponseHead};
+use crate::http1::{self, MAX_EXTENSIONS, MAX_FIELDS, MAX_TRAILERS, Malformed};
 use crate::message::RequestLength;
 
 /// Takes a body out of its framing, as the bytes come.
@@ -268,12 +268,12 @@ impl Decoder {
         let lines = std::mem::take(lines);
         let mut parsed = [httparse::EMPTY_HEADER; MAX_FIELDS];
         let httparse::Status::Complete((_, parsed)) =
-            httparse::parse_headers(&lines, &mut parsed).map_err(malformed::fault)?
+            httparse::parse_headers(&lines, &mut parsed).map_err(http1::fault)?
         else {
             return Err(Malformed::Field);
         };
         let mut trailers = HeaderMap::with_capacity(parsed.len());
-        malformed::each(&lines, parsed, |name, value| {
+        http1::each_field(&lines, parsed, |name, value| {
             trailers.append(name, value);
             Ok(())
         })?;

@@ -9,14 +9,10 @@ use std::mem::MaybeUninit;
 use http::{Method, Uri, Version};
 use httparse::{Header, Status};
 
+use crate::http1::{MAX_FIELDS, MAX_HEAD};
 use crate::message::fields::{self, decimal, has_token, is_host, naming_tokens};
 use crate::message::head::{Head, Read};
 use crate::message::{Known, RequestLength, is};
-
-/// Fields of a head at most (CONN-1).
-pub const MAX_FIELDS: usize = 100;
-/// Head of a request at most, bytes; larger is 431, or 414 (CONN-1).
-pub const MAX_HEAD: usize = 32 * 1024;
 
 /// Room for the fields of a head.
 pub type Space<'a> = [MaybeUninit<Header<'a>>; MAX_FIELDS];

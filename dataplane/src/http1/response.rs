@@ -5,8 +5,8 @@ use std::mem::MaybeUninit;
 
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Version};
 
-use crate::http1::malformed::{self, MAX_FIELDS, MAX_HEAD, MAX_INTERIM, Malformed};
 use crate::http1::request::{end_of_fields, field};
+use crate::http1::{self, MAX_FIELDS, MAX_HEAD, MAX_INTERIM, Malformed};
 use crate::message::fields::{decimal, is_of_one_hop};
 use crate::message::is;
 
@@ -171,7 +171,7 @@ fn parse(
         Ok(httparse::Status::Complete(length)) if length <= MAX_HEAD => length,
         Ok(httparse::Status::Partial) if bytes.len() < MAX_HEAD => return Ok(None),
         Ok(_) => return Err(Malformed::HeadTooLarge),
-        Err(error) => return Err(malformed::fault(error)),
+        Err(error) => return Err(http1::fault(error)),
     };
     let text = bytes.get(..length).unwrap_or(bytes);
     if !text.ends_with(b"\r\n\r\n") {
@@ -205,7 +205,7 @@ fn parse(
     }
     let mut headers = HeaderMap::with_capacity(parsed.headers.len());
     let mut said = Said::default();
-    malformed::each(text, parsed.headers, |name, value| {
+    http1::each_field(text, parsed.headers, |name, value| {
         let value = match said.note(name.as_str(), value.as_bytes())? {
             Note::Length(length) if value.as_bytes().starts_with(b"0") => HeaderValue::from(length),
             Note::Kept => return Ok(()),
@@ -233,7 +233,7 @@ fn write_text(
     }
     let (mut has_date, mut noted) = (false, [(0, 0); 3]);
     for line in lines {
-        malformed::check_begin(text, line)?;
+        http1::check_begin(text, line)?;
         let name = line.name;
         match said.note(name, line.value)? {
             Note::Goes => field(&mut out, name, line.value),

@@ -22,7 +22,7 @@ use weir_shared::totals::ConnectionError;
 
 use crate::conn::close::linger;
 use crate::conn::{Downstream, Ending};
-use crate::http1::request_head::MAX_HEAD;
+use crate::http1::MAX_HEAD;
 use crate::http2::body::{Output, Queued};
 use crate::http2::flood::Fault;
 use crate::http2::streams::Streams;

@@ -15,6 +15,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use weir_shared::totals::ConnectionError;
 
 use crate::conn::{Downstream, Ending};
+use crate::http1::MAX_FIELDS;
 use crate::http2::body::{Output, Pump, Queued};
 use crate::http2::streams::{Stream, Streams};
 use crate::message::RequestLength;
@@ -326,8 +327,6 @@ fn finish(
     response
 }
 
-/// Fields of a head at most, as over HTTP/1.1 (CONN-1).
-const MAX_FIELDS: usize = 100;
 /// What a field costs besides its name and value, as the size of a head is counted (RFC 9113
 /// §6.5.2).
 const FIELD_COST: usize = 32;
@@ -337,7 +336,7 @@ const FIELD_COST: usize = 32;
 pub enum BadHead {
     /// It is malformed (RFC 9113 §8.1.1): 400.
     Malformed,
-    /// It has more than 100 fields: 431.
+    /// It has more than [`MAX_FIELDS`]: 431.
     TooManyFields,
 }
 

@@ -11,7 +11,7 @@ use http::{HeaderMap, Response, StatusCode};
 use weir_shared::verdict::Action;
 
 use crate::conn::buffers::{self, Pipe};
-use crate::http1::malformed::Malformed;
+use crate::http1::Malformed;
 use crate::http1::response::HeadText;
 use crate::message::trailers::TrailerFilter;
 use crate::relay::websocket::Tunnel;

@@ -21,7 +21,7 @@ use tokio::net::TcpStream;
 use crate::conn::Downstream;
 use crate::conn::buffers::{Buffers, Pipe};
 use crate::conn::inbound::BodyFault;
-use crate::http1::malformed::Malformed;
+use crate::http1::Malformed;
 use crate::http1::request::Encoder;
 use crate::http1::response::{HeadReader, ResponseHead};
 use crate::upstream::pool::Pool;

@@ -8,8 +8,8 @@ use http::HeaderMap;
 use tokio::net::TcpStream;
 
 use crate::conn::buffers::{Buffers, Pipe};
+use crate::http1::Malformed;
 use crate::http1::body::Decoder;
-use crate::http1::malformed::Malformed;
 use crate::http1::response::ResponseHead;
 use crate::upstream::bound::UpstreamSlot;
 use crate::upstream::{Broken, NotSent, Sending};

@@ -3,7 +3,7 @@
 
 use http::Method;
 use proptest::prelude::*;
-use weir_dataplane::http1::malformed::{
+use weir_dataplane::http1::{
     MAX_EXTENSIONS, MAX_FIELDS, MAX_HEAD, MAX_INTERIM, MAX_TRAILERS, Malformed,
 };
 

@@ -13,8 +13,8 @@ use http_body_util::Empty;
 use hyper::body::{Body, Incoming};
 use hyper::client::conn::http1;
 use hyper::rt::{Read, ReadBufCursor, Write};
+use weir_dataplane::http1::Malformed;
 use weir_dataplane::http1::body::Decoder;
-use weir_dataplane::http1::malformed::Malformed;
 use weir_dataplane::http1::response::{HeadReader, ResponseHead};
 
 /// What an answer was read as.

@@ -4,8 +4,7 @@
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
-use weir_dataplane::http1::malformed::{MAX_EXTENSIONS, MAX_TRAILERS};
-use weir_dataplane::http1::request_head::{MAX_FIELDS, MAX_HEAD};
+use weir_dataplane::http1::{MAX_EXTENSIONS, MAX_FIELDS, MAX_HEAD, MAX_TRAILERS};
 
 use super::agreement::{compare, compare_cut};
 use super::requests_read::read;

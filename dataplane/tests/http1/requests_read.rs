@@ -5,9 +5,10 @@ use std::fmt::{self, Display, Formatter};
 use std::mem::MaybeUninit;
 
 use http::{HeaderMap, HeaderName, StatusCode, Version};
+use weir_dataplane::http1::MAX_FIELDS;
+use weir_dataplane::http1::Malformed;
 use weir_dataplane::http1::body::Decoder;
-use weir_dataplane::http1::malformed::Malformed;
-use weir_dataplane::http1::request_head::{BadRequest, MAX_FIELDS, parse};
+use weir_dataplane::http1::request_head::{BadRequest, parse};
 use weir_dataplane::message::head::{Head, Read};
 use weir_dataplane::message::{Fields as _, Known, RequestLength};
 

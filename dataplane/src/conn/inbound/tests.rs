@@ -3,7 +3,8 @@ use std::mem::MaybeUninit;
 use proptest::prelude::*;
 
 use crate::conn::inbound::*;
-use crate::http1::request_head::{BadRequest, MAX_FIELDS, parse};
+use crate::http1::MAX_FIELDS;
+use crate::http1::request_head::{BadRequest, parse};
 use crate::message::RequestLength;
 
 /// What is found at the front of some bytes: a head's target, or why it is none.
