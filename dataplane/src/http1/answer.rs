@@ -12,7 +12,7 @@ use crate::conn::Downstream;
 use crate::http1::request::{Encoder, end_of_fields, field};
 use crate::http1::response::HeadText;
 use crate::message::fields::takes_trailers;
-use crate::message::head::{Form, Head};
+use crate::message::{Form, Head};
 use crate::relay::delivery::{Frame, Piece, Reply, ResponseBody};
 use crate::request::refuse::Said;
 

@@ -18,8 +18,8 @@ pub mod server;
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue};
 
-/// Head of a message at most, bytes: its first line, its fields and the empty line. That of a request
-/// that is larger is 431, or 414 (CONN-1).
+/// Head of a message at most, bytes: its first line, its fields and the empty line. A request with
+/// a larger one is 431, or 414 (CONN-1).
 pub const MAX_HEAD: usize = 32 * 1024;
 /// Fields of a head, or of trailers, at most (CONN-1).
 pub const MAX_FIELDS: usize = 100;

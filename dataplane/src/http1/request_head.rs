@@ -11,8 +11,7 @@ use httparse::{Header, Status};
 
 use crate::http1::{MAX_FIELDS, MAX_HEAD};
 use crate::message::fields::{self, decimal, has_token, is_host, naming_tokens};
-use crate::message::head::{Head, Read};
-use crate::message::{Known, RequestLength, is};
+use crate::message::{Head, Known, Read, RequestLength, is};
 
 /// Room for the fields of a head.
 pub type Space<'a> = [MaybeUninit<Header<'a>>; MAX_FIELDS];

@@ -12,8 +12,7 @@ use http::{HeaderMap, HeaderValue, Method, Uri, Version};
 use weir_shared::lookup::{Lookup, Origin};
 use weir_shared::rules::is_read_as;
 
-use crate::message::head::{Form, Head};
-use crate::message::{Fields, is};
+use crate::message::{Fields, Form, Head, is};
 use crate::request::identity::{X_FORWARDED_FOR, X_FORWARDED_PROTO, X_REQUEST_ID};
 
 const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");

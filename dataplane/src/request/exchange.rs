@@ -23,7 +23,7 @@ use crate::clients::entry::{Entry, Exceeded};
 use crate::clients::known::Standing;
 use crate::conn::{Downstream, Ending};
 use crate::http1::response::HeadText;
-use crate::message::head::{Head, Own};
+use crate::message::{Head, Own};
 use crate::request::application::Said;
 use crate::request::identity::{Identity, X_REQUEST_ID};
 use crate::request::ladder::{Asked, Decision, Refusal};

@@ -23,7 +23,7 @@ use weir_shared::verdict::{AppliedPercent, Counts, Group};
 use crate::clients::charging::{Charging, Counted};
 use crate::clients::table::Table;
 use crate::clients::terms::{Denied, LookupRules, Lookups};
-use crate::message::head::{Form, Head};
+use crate::message::{Form, Head};
 use crate::request::claims::Claims;
 use crate::request::identity::{Identity, Who};
 

@@ -25,8 +25,7 @@ use weir_shared::health::Health;
 use weir_shared::path;
 
 use crate::conn::Downstream;
-use crate::message::head::{Form, Head};
-use crate::message::{Fields, fields};
+use crate::message::{Fields, Form, Head, fields};
 use crate::relay::delivery::Reply;
 use crate::relay::forward;
 use crate::request::client_body::ClientBody;

@@ -15,8 +15,7 @@ use weir_shared::snapshot::ActiveBan;
 use weir_shared::verdict::{Action, History, LimitHit};
 
 use crate::clients::entry::Exceeded;
-use crate::message::Fields as _;
-use crate::message::head::{Form, Head};
+use crate::message::{Fields as _, Form, Head};
 
 /// The settings that the outcome depends on.
 #[derive(Clone, Copy, Debug)]

@@ -9,8 +9,7 @@ use weir_shared::units::{in_words, retry_after_seconds};
 use weir_shared::verdict::Action;
 
 use crate::conn::Downstream;
-use crate::message::Fields;
-use crate::message::head::Form;
+use crate::message::{Fields, Form};
 use crate::request::client_body::{ClientBody, discard};
 use crate::request::exchange::Exchange;
 use crate::request::identity::X_REQUEST_ID;

@@ -9,8 +9,7 @@ use weir_dataplane::http1::MAX_FIELDS;
 use weir_dataplane::http1::Malformed;
 use weir_dataplane::http1::body::Decoder;
 use weir_dataplane::http1::request_head::{BadRequest, parse};
-use weir_dataplane::message::head::{Head, Read};
-use weir_dataplane::message::{Fields as _, Known, RequestLength};
+use weir_dataplane::message::{Fields as _, Head, Known, Read, RequestLength};
 
 /// A name and a value.
 pub type Field = (String, Vec<u8>);

@@ -11,9 +11,9 @@ use libfuzzer_sys::fuzz_target;
 use weir_dataplane::fuzzing::headers::{
     ProxyFields, Stripped, asks_for_websocket, nominated_by_client, to_downstream, to_upstream,
 };
-use weir_dataplane::http1::request_head::{MAX_FIELDS, parse};
-use weir_dataplane::message::Fields;
-use weir_dataplane::message::head::{Form, Head};
+use weir_dataplane::http1::MAX_FIELDS;
+use weir_dataplane::http1::request_head::parse;
+use weir_dataplane::message::{Fields, Form, Head};
 
 const HOP_BY_HOP: [&str; 8] = [
     "connection",
