@@ -14,6 +14,8 @@ use tokio::io::{AsyncReadExt as _, Interest};
 use tokio::net::TcpStream;
 use weir_shared::tls_record;
 
+use crate::message::Piece;
+
 /// What a pipe takes at most: what one direction of a connection may hold (CONN-1).
 pub const AT_ONCE: usize = 64 * 1024;
 /// Pipes of a worker at most; each is two open files. Who finds none has its bytes copied.
@@ -106,6 +108,14 @@ pub struct Pipe {
     /// Bytes in it.
     held: usize,
     home: Rc<Home>,
+}
+
+/// What comes next of a body.
+pub enum Carried {
+    /// A piece that was read.
+    Read(Piece),
+    /// Content that was moved into a pipe.
+    Moved(Pipe),
 }
 
 impl Pipe {

@@ -1,14 +1,13 @@
 //! What was read of a client and is not taken, and how far the body of the current request has
 //! come.
 
-use std::io;
-
 use bytes::Bytes;
 use http::HeaderMap;
 
 use crate::http1::body::Decoder;
 use crate::http1::request_head::HeadEnd;
 use crate::http1::{MAX_HEAD, Malformed};
+use crate::message::Piece;
 
 /// Room for a head that is not whole grows by so much, since it may stay so for long (CONN-1).
 const STEP: usize = 4 * 1024;
@@ -45,28 +44,9 @@ pub enum Looked<T> {
     Found(T, usize),
 }
 
-/// A piece of a body.
+/// A body that does not come to its end; [`Upload::fault`] says why.
 #[derive(Debug)]
-pub enum Piece {
-    /// Content.
-    Data(Bytes),
-    /// The fields behind the content; the last piece.
-    Trailers(HeaderMap),
-}
-
-/// A body that does not come to its end.
-#[derive(Debug, thiserror::Error)]
-pub enum CutOff {
-    /// The client ended the connection.
-    #[error("the connection ended in the middle of the body")]
-    Ended,
-    /// Its connection broke.
-    #[error(transparent)]
-    Io(#[from] io::Error),
-    /// Its chunks are none.
-    #[error(transparent)]
-    Malformed(#[from] Malformed),
-}
+pub struct CutOff;
 
 impl Inbound {
     pub(super) fn rest(&self) -> &[u8] {

@@ -9,10 +9,10 @@ use tokio::io::ReadBuf;
 
 use crate::conn::Downstream;
 use crate::conn::buffers::Pipe;
-use crate::conn::inbound::{Body, CutOff, Inbound, Looked, Piece};
+use crate::conn::inbound::{Body, CutOff, Inbound, Looked};
 use crate::http1::MAX_HEAD;
 use crate::http1::body::Decoder;
-use crate::message::RequestLength;
+use crate::message::{Piece, RequestLength};
 
 /// So much of a head is read at once.
 const READ: usize = 8 * 1024;
@@ -180,7 +180,7 @@ impl Downstream {
         let mut held = self.inbound.borrow_mut();
         loop {
             let mut framing = 0;
-            let piece = held.next_piece(&mut framing)?;
+            let piece = held.next_piece(&mut framing).map_err(|_| CutOff)?;
             self.upload().add_framing(framing);
             if piece.is_some() {
                 return Poll::Ready(Ok(piece));
@@ -192,12 +192,12 @@ impl Downstream {
                 Body::Ended => return Poll::Ready(Ok(None)),
                 Body::Exact(left) => usize::try_from(left).unwrap_or(usize::MAX),
                 Body::Chunked(_) => usize::MAX,
-                Body::Broken(fault) => return Poll::Ready(Err(fault.into())),
+                Body::Broken(_) => return Poll::Ready(Err(CutOff)),
             };
             self.ask_for_body(&mut held);
-            held.bytes = ready!(self.poll_gathered(at_most, cx))?;
+            held.bytes = ready!(self.poll_gathered(at_most, cx)).map_err(|_| CutOff)?;
             if held.bytes.is_empty() {
-                return Poll::Ready(Err(CutOff::Ended));
+                return Poll::Ready(Err(CutOff));
             }
         }
     }

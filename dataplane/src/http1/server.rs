@@ -21,7 +21,7 @@ use crate::http1::answer::{Answer, To};
 use crate::http1::request_head::{BadRequest, parse};
 use crate::relay::delivery::Reply;
 use crate::relay::websocket::Tunnel;
-use crate::request::client_body::{ClientBody, discard};
+use crate::request::body::{ClientBody, discard};
 use crate::request::exchange::Exchange;
 use crate::request::refuse::Dropped;
 use crate::request::{self, Judged, judge, problem};

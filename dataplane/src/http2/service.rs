@@ -21,7 +21,7 @@ use crate::http2::streams::{Stream, Streams};
 use crate::message::fields::{is_host, number};
 use crate::message::{Head, RequestLength};
 use crate::relay::delivery::ResponseBody;
-use crate::request::client_body::{ClientBody, StreamBody};
+use crate::request::body::{ClientBody, StreamBody};
 use crate::request::identity::{Identity, X_REQUEST_ID};
 use crate::request::ladder::is_health_check;
 use crate::request::refuse::Dropped;

@@ -8,6 +8,7 @@ pub mod trailers;
 
 use std::borrow::Cow;
 
+use bytes::Bytes;
 use http::header::HOST;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Version};
@@ -60,6 +61,15 @@ impl RequestLength {
             Self::Empty | Self::Chunked => None,
         }
     }
+}
+
+/// A piece of a body, out of its framing.
+#[derive(Debug)]
+pub enum Piece {
+    /// Content.
+    Data(Bytes),
+    /// The fields behind the content; the last piece.
+    Trailers(HeaderMap),
 }
 
 /// Whether the name of a field is this one, in any spelling of its letters; no other mark of a name

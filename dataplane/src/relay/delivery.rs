@@ -10,15 +10,16 @@ use http::response::Parts;
 use http::{HeaderMap, Response, StatusCode};
 use weir_shared::verdict::Action;
 
-use crate::conn::buffers::{self, Pipe};
+use crate::conn::buffers::{self, Carried, Pipe};
 use crate::http1::Malformed;
 use crate::http1::response::HeadText;
+use crate::message;
 use crate::message::trailers::TrailerFilter;
 use crate::relay::websocket::Tunnel;
 use crate::request::exchange::Exchange;
 use crate::request::problem;
 use crate::upstream::Broken;
-use crate::upstream::receiving::{self, BodyReceiver};
+use crate::upstream::receiving::BodyReceiver;
 
 /// A request whose response is on its way. Whoever may still add to it holds it: the body while
 /// more is to come, and each piece until it is written. With the last of them it is finished.
@@ -242,15 +243,8 @@ pub enum Frame {
 }
 
 /// A body that cannot go on; the client's connection is closed, so that nobody takes it for whole.
-#[derive(Debug, thiserror::Error)]
-pub enum CutShort {
-    /// The application broke off.
-    #[error("the body broke off: {0}")]
-    Broken(#[from] Broken),
-    /// Nothing came for `WAF_UPSTREAM_TIMEOUT`.
-    #[error("the body stalled")]
-    Stalled,
-}
+#[derive(Debug)]
+pub struct CutShort;
 
 /// The application's body on its way to the client. It reads from the upstream connection, and says
 /// how it ended.
@@ -294,20 +288,12 @@ impl UpstreamBody {
     }
 }
 
-/// What comes next of a body, of which nothing was given out.
-enum Next {
-    /// A piece that was read.
-    Read(receiving::Piece),
-    /// A piece that was moved.
-    Moved(Pipe),
-}
-
 /// The next piece: moved inside the system where that can be, else read.
 fn poll_next(
     receiver: &mut BodyReceiver,
     exchange: &Exchange,
     cx: &mut Context<'_>,
-) -> Poll<Option<Result<Next, Broken>>> {
+) -> Poll<Option<Result<Carried, Broken>>> {
     let (pool, downstream) = (&exchange.worker.pool, &exchange.downstream);
     if downstream.can_move()
         && receiver.is_plain()
@@ -315,13 +301,13 @@ fn poll_next(
     {
         match ready!(receiver.poll_move(&mut pipe, cx)) {
             Ok(0) => return Poll::Ready(Some(Err(Malformed::Truncated.into()))),
-            Ok(_) => return Poll::Ready(Some(Ok(Next::Moved(pipe)))),
+            Ok(_) => return Poll::Ready(Some(Ok(Carried::Moved(pipe)))),
             Err(error) if buffers::is_unable(&error) => pool.buffers.pipes.give_up(),
             Err(error) => return Poll::Ready(Some(Err(error.into()))),
         }
     }
     let read = ready!(receiver.poll(&pool.buffers, downstream.reads_little(), cx));
-    Poll::Ready(read.map(|read| read.map(Next::Read)))
+    Poll::Ready(read.map(|read| read.map(Carried::Read)))
 }
 
 impl UpstreamBody {
@@ -336,7 +322,7 @@ impl UpstreamBody {
         let Poll::Ready(next) = poll_next(receiver, exchange, cx) else {
             if downstream.deadlines().is_upstream_late() {
                 self.end(Action::UpstreamError);
-                return Poll::Ready(Some(Err(CutShort::Stalled)));
+                return Poll::Ready(Some(Err(CutShort)));
             }
             if !downstream.deadlines().is_awaiting_upstream() {
                 downstream
@@ -350,13 +336,15 @@ impl UpstreamBody {
                 self.complete();
                 return Poll::Ready(None);
             }
-            Some(Err(error)) => {
+            Some(Err(_)) => {
                 self.end(Action::UpstreamError);
-                return Poll::Ready(Some(Err(error.into())));
+                return Poll::Ready(Some(Err(CutShort)));
             }
-            Some(Ok(Next::Moved(pipe))) => Frame::Data(delivery.moved(pipe)),
-            Some(Ok(Next::Read(receiving::Piece::Data(data)))) => Frame::Data(delivery.piece(data)),
-            Some(Ok(Next::Read(receiving::Piece::Trailers(mut trailers)))) => {
+            Some(Ok(Carried::Moved(pipe))) => Frame::Data(delivery.moved(pipe)),
+            Some(Ok(Carried::Read(message::Piece::Data(data)))) => {
+                Frame::Data(delivery.piece(data))
+            }
+            Some(Ok(Carried::Read(message::Piece::Trailers(mut trailers)))) => {
                 if let Some(filter) = &self.trailers {
                     filter.apply(&mut trailers);
                 }

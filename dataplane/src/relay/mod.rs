@@ -22,13 +22,12 @@ use crate::message::fields::{self, ProxyFields};
 use crate::message::trailers::TrailerFilter;
 use crate::relay::delivery::{Reply, ResponseBody, UpstreamBody};
 use crate::relay::websocket::Tunnel;
-use crate::request::client_body::ClientBody;
+use crate::request::body::{ClientBody, RequestBody};
 use crate::request::exchange::Exchange;
 use crate::request::problem;
 use crate::upstream::bound::UpstreamSlot;
 use crate::upstream::pool::Pool;
 use crate::upstream::receiving::BodyReceiver;
-use crate::upstream::request_body::RequestBody;
 use crate::upstream::{Attempt, Failure, NoResponse, Sending, body_failure, not_http};
 
 /// Forwards a request.

@@ -11,8 +11,8 @@ use weir_shared::handover::{Body, OwnRequest, OwnResponse, Step};
 use weir_shared::verdict::{Action, History};
 
 use crate::conn::Downstream;
-use crate::message::Fields;
-use crate::request::client_body::{ClientBody, Piece, discard};
+use crate::message::{Fields, Piece};
+use crate::request::body::{ClientBody, discard};
 use crate::request::exchange::Exchange;
 use crate::request::problem;
 

@@ -6,8 +6,8 @@
 
 pub mod answered;
 pub mod application;
+pub mod body;
 pub mod claims;
-pub mod client_body;
 pub mod endpoints;
 pub mod exchange;
 pub mod identity;
@@ -28,7 +28,7 @@ use crate::conn::Downstream;
 use crate::message::{Fields, Form, Head, fields};
 use crate::relay::delivery::Reply;
 use crate::relay::forward;
-use crate::request::client_body::ClientBody;
+use crate::request::body::ClientBody;
 use crate::request::exchange::Exchange;
 use crate::request::identity::{
     Identity, Sender, X_FORWARDED_FOR, X_REQUEST_ID, identify, request_id,

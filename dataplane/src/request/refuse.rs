@@ -10,7 +10,7 @@ use weir_shared::verdict::Action;
 
 use crate::conn::Downstream;
 use crate::message::{Fields, Form};
-use crate::request::client_body::{ClientBody, discard};
+use crate::request::body::{ClientBody, discard};
 use crate::request::exchange::Exchange;
 use crate::request::identity::X_REQUEST_ID;
 use crate::request::ladder::Refusal;

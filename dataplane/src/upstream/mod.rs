@@ -7,7 +7,6 @@
 pub mod bound;
 pub mod pool;
 pub mod receiving;
-pub mod request_body;
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -19,13 +18,14 @@ use tokio::io::AsyncWrite as _;
 use tokio::net::TcpStream;
 
 use crate::conn::Downstream;
-use crate::conn::buffers::{Buffers, Pipe};
+use crate::conn::buffers::{Buffers, Carried, Pipe};
 use crate::conn::inbound::BodyFault;
 use crate::http1::Malformed;
 use crate::http1::request::Encoder;
 use crate::http1::response::{HeadReader, ResponseHead};
+use crate::message::Piece;
+use crate::request::body::RequestBody;
 use crate::upstream::pool::Pool;
-use crate::upstream::request_body::{Piece, RequestBody};
 
 /// Why the application gave no response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -354,18 +354,18 @@ impl Sending {
         }
         self.put_gathered(buffers)?;
         let length = match &large {
-            Some(Piece::Data(data)) => data.len(),
-            Some(Piece::Moved(pipe)) => pipe.held(),
-            Some(Piece::Trailers(_)) | None => 0,
+            Some(Carried::Read(Piece::Data(data))) => data.len(),
+            Some(Carried::Moved(pipe)) => pipe.held(),
+            Some(Carried::Read(Piece::Trailers(_))) | None => 0,
         };
         let behind = self.encoder.begin_piece(&mut self.text, length);
         self.behind = behind.map_err(|_| NotSent::Body)?;
         match large {
-            Some(Piece::Data(data)) => self.piece = data,
-            Some(Piece::Moved(pipe)) => self.pipe = Some(pipe),
+            Some(Carried::Read(Piece::Data(data))) => self.piece = data,
+            Some(Carried::Moved(pipe)) => self.pipe = Some(pipe),
             // What ends a chunked body stands behind the piece, and is written with the next turn.
-            Some(Piece::Trailers(_)) | None if ended => self.end()?,
-            Some(Piece::Trailers(_)) | None => {}
+            Some(Carried::Read(Piece::Trailers(_))) | None if ended => self.end()?,
+            Some(Carried::Read(Piece::Trailers(_))) | None => {}
         }
         // Of a body of known length nothing stands behind the last piece.
         if ended && self.encoder.is_end() {
@@ -390,15 +390,15 @@ impl Sending {
     }
 
     /// Takes a piece of the body: gives it back if it is a large one.
-    fn take(&mut self, piece: Piece, buffers: &Buffers) -> Option<Piece> {
-        match piece {
-            Piece::Data(data) if data.len() < SMALL => {
+    fn take(&mut self, carried: Carried, buffers: &Buffers) -> Option<Carried> {
+        match carried {
+            Carried::Read(Piece::Data(data)) if data.len() < SMALL => {
                 if self.gathered.is_empty() {
                     self.gathered = buffers.take_text();
                 }
                 self.gathered.extend_from_slice(&data);
             }
-            Piece::Trailers(trailers) => self.trailers = Some(Box::new(trailers)),
+            Carried::Read(Piece::Trailers(trailers)) => self.trailers = Some(Box::new(trailers)),
             large => return Some(large),
         }
         None

@@ -4,27 +4,19 @@ use std::io;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf as _, Bytes, BytesMut};
-use http::HeaderMap;
 use tokio::net::TcpStream;
 
 use crate::conn::buffers::{Buffers, Pipe};
 use crate::http1::Malformed;
 use crate::http1::body::Decoder;
 use crate::http1::response::ResponseHead;
+use crate::message::Piece;
 use crate::upstream::bound::UpstreamSlot;
 use crate::upstream::{Broken, NotSent, Sending};
 
 /// What is left of a body is moved inside the system if it is at least so much: what two system
 /// calls of it cost is then less than a copy.
 const WORTH_MOVING: u64 = 16 * 1024;
-
-/// A piece of a response's body.
-pub enum Piece {
-    /// Content.
-    Data(Bytes),
-    /// What follows the content; the last piece.
-    Trailers(HeaderMap),
-}
 
 /// Reads the body of a response, while what is left of the request is still being sent.
 pub struct BodyReceiver {

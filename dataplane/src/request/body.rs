@@ -1,20 +1,125 @@
-//! The client's body on its way to the application: gathered, counted, bounded, timed, never held
-//! whole where it is large.
+//! The body of a request: as its client sends it, over HTTP/1.1 or in a stream of HTTP/2; and on
+//! its way to the application: gathered, counted, bounded, timed, never held whole if it is large.
 
 use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
+use h2::RecvStream;
 use http::HeaderMap;
 
 use crate::conn::Downstream;
-use crate::conn::buffers::{self, Pipe, Pipes};
+use crate::conn::buffers::{self, Carried, Pipe, Pipes};
 use crate::conn::deadlines::Deadlines;
+use crate::conn::inbound::CutOff;
 use crate::http1::request::Encoder;
-use crate::message::RequestLength;
 use crate::message::trailers::TrailerFilter;
-use crate::request::client_body::{self, BrokenOff, ClientBody};
+use crate::message::{Piece, RequestLength};
+
+/// Of an unread body, this much is taken at once so that a refused request need not cost its
+/// connection.
+const MAX_DISCARDED: usize = 64 * 1024;
+
+/// The body of a request as its client sends it.
+pub enum ClientBody {
+    /// None.
+    Empty,
+    /// Over HTTP/1.1: what follows on this connection.
+    Http1(Rc<Downstream>),
+    /// In a stream of HTTP/2.
+    Http2(Box<StreamBody>),
+}
+
+impl ClientBody {
+    /// The next piece; none behind the end.
+    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, CutOff>>> {
+        match self {
+            Self::Empty => Poll::Ready(None),
+            Self::Http1(downstream) => downstream.poll_body(cx),
+            Self::Http2(stream) => stream.poll_next(cx),
+        }
+    }
+
+    /// Whether all of it was taken.
+    pub fn is_end(&self) -> bool {
+        match self {
+            Self::Empty => true,
+            Self::Http1(downstream) => downstream.is_body_taken(),
+            Self::Http2(stream) => stream.received.is_end_stream(),
+        }
+    }
+
+    /// Takes what has already come of a body that nobody will read, so that a small one does not
+    /// cost the connection; true if something is left of it. A client that waits for a 100 is not
+    /// asked for its body.
+    fn discard(&mut self, cx: &mut Context<'_>) -> bool {
+        if let Self::Http1(downstream) = self
+            && downstream.waits_for_continue()
+        {
+            return true;
+        }
+        let mut discarded = 0;
+        while discarded < MAX_DISCARDED {
+            match self.poll(cx) {
+                Poll::Ready(Some(Ok(Piece::Data(data)))) => discarded += data.len(),
+                Poll::Ready(Some(Ok(Piece::Trailers(_)))) => {}
+                Poll::Ready(Some(Err(_)) | None) | Poll::Pending => break,
+            }
+        }
+        !self.is_end()
+    }
+}
+
+/// Takes what has come of a body that nobody will read; true if something is left of it.
+pub async fn discard(mut body: ClientBody) -> bool {
+    poll_fn(|cx| Poll::Ready(body.discard(cx))).await
+}
+
+/// A body in a stream of HTTP/2. The library checks that it is as long as it says.
+pub struct StreamBody {
+    received: RecvStream,
+    /// All of its content came.
+    has_ended: bool,
+    /// The client waits until it is asked for it (`Expect: 100-continue`); the stream to ask in.
+    waits: Option<Rc<Downstream>>,
+}
+
+impl StreamBody {
+    /// A body whose client waits to be asked for it over this stream, or does not.
+    pub const fn new(received: RecvStream, waits: Option<Rc<Downstream>>) -> Self {
+        Self {
+            received,
+            has_ended: false,
+            waits,
+        }
+    }
+
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, CutOff>>> {
+        if !self.has_ended {
+            let next = self.received.poll_data(cx);
+            if let Some(stream) = self.waits.take()
+                && next.is_pending()
+            {
+                stream.interim().ask_for_body();
+            }
+            match ready!(next) {
+                Some(Ok(data)) => {
+                    // What is taken makes room for more. Of a stream that has ended, the next look
+                    // tells.
+                    let _ = self.received.flow_control().release_capacity(data.len());
+                    return Poll::Ready(Some(Ok(Piece::Data(data))));
+                }
+                // Whatever the reason for a reset is, what came is not all of the body.
+                Some(Err(_)) => return Poll::Ready(Some(Err(CutOff))),
+                None => self.has_ended = true,
+            }
+        }
+        let trailers = ready!(self.received.poll_trailers(cx));
+        let piece = trailers.map(|trailers| trailers.map(Piece::Trailers));
+        Poll::Ready(piece.map_err(|_| CutOff).transpose())
+    }
+}
 
 /// What is left of a body is moved inside the system if it is at least so much: what the calls for
 /// it cost is then less than a copy.
@@ -22,43 +127,6 @@ const WORTH_MOVING: u64 = 32 * 1024;
 /// So much of a body is gathered before a connection to the application is taken (CONN-13): what
 /// one direction of a connection may hold (CONN-1), but for the head.
 const GATHERED: usize = 32 * 1024;
-
-/// A body that cannot go on; the connection it was written to is closed, so that nobody takes it
-/// for whole.
-#[derive(Debug, thiserror::Error)]
-pub enum BodyError {
-    /// The client's body passed `WAF_MAX_BODY_SIZE`.
-    #[error("the body is larger than WAF_MAX_BODY_SIZE")]
-    TooLarge,
-    /// Its chunks are mostly framing.
-    #[error("the chunks of the body are mostly framing")]
-    Framing,
-    /// The client broke off.
-    #[error("the body broke off: {0}")]
-    Client(#[from] BrokenOff),
-    /// The client's connection ended.
-    #[error("the body broke off")]
-    Gone,
-}
-
-/// A piece of a body.
-pub enum Piece {
-    /// Content.
-    Data(Bytes),
-    /// Content that was moved into a pipe.
-    Moved(Pipe),
-    /// The fields behind the content; the last piece.
-    Trailers(HeaderMap),
-}
-
-impl From<client_body::Piece> for Piece {
-    fn from(piece: client_body::Piece) -> Self {
-        match piece {
-            client_body::Piece::Data(data) => Self::Data(data),
-            client_body::Piece::Trailers(trailers) => Self::Trailers(trailers),
-        }
-    }
-}
 
 /// A client's body on its way to the application.
 pub enum RequestBody {
@@ -94,22 +162,22 @@ struct Gathered {
 }
 
 impl Gathered {
-    fn add(&mut self, piece: client_body::Piece) {
+    fn add(&mut self, piece: Piece) {
         match piece {
             // The first is not copied where nobody else holds it.
-            client_body::Piece::Data(data) if self.content.is_empty() => self.content = data.into(),
-            client_body::Piece::Data(data) => self.content.extend_from_slice(&data),
-            client_body::Piece::Trailers(trailers) => self.trailers = Some(trailers),
+            Piece::Data(data) if self.content.is_empty() => self.content = data.into(),
+            Piece::Data(data) => self.content.extend_from_slice(&data),
+            Piece::Trailers(trailers) => self.trailers = Some(trailers),
         }
     }
 
     /// What comes next of it.
-    fn take(&mut self) -> Option<client_body::Piece> {
+    fn take(&mut self) -> Option<Piece> {
         if !self.content.is_empty() {
             let content = std::mem::take(&mut self.content).freeze();
-            return Some(client_body::Piece::Data(content));
+            return Some(Piece::Data(content));
         }
-        self.trailers.take().map(client_body::Piece::Trailers)
+        self.trailers.take().map(Piece::Trailers)
     }
 
     fn is_empty(&self) -> bool {
@@ -150,7 +218,7 @@ impl RequestBody {
     ///
     /// # Errors
     /// The body does not go on.
-    pub async fn gather(&mut self) -> Result<(), BodyError> {
+    pub async fn gather(&mut self) -> Result<(), CutOff> {
         let Self::Streaming(body) = self else {
             return Ok(());
         };
@@ -194,12 +262,12 @@ impl RequestBody {
         &mut self,
         pipes: &Pipes,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Piece, BodyError>>> {
+    ) -> Poll<Option<Result<Carried, CutOff>>> {
         let Self::Streaming(body) = self else {
             return Poll::Ready(None);
         };
         if let Some(piece) = body.gathered.take() {
-            return Poll::Ready(Some(Ok(piece.into())));
+            return Poll::Ready(Some(Ok(Carried::Read(piece))));
         }
         if body.is_worth_moving()
             && let Some(pipe) = pipes.take()
@@ -208,7 +276,7 @@ impl RequestBody {
             return moved.map(Some);
         }
         let read = body.poll_read(cx);
-        read.map(|next| next.map(|piece| piece.map(Piece::from)))
+        read.map(|next| next.map(|piece| piece.map(Carried::Read)))
     }
 }
 
@@ -223,7 +291,7 @@ impl Streaming {
         mut pipe: Pipe,
         pipes: &Pipes,
         cx: &mut Context<'_>,
-    ) -> Option<Poll<Result<Piece, BodyError>>> {
+    ) -> Option<Poll<Result<Carried, CutOff>>> {
         let Poll::Ready(moved) = self.downstream.poll_move_body(&mut pipe, cx) else {
             self.downstream.timed(Deadlines::await_body);
             return Some(Poll::Pending);
@@ -234,14 +302,11 @@ impl Streaming {
         }
         let moved = moved.unwrap_or(0);
         let counted = self.count(moved, moved > 0);
-        Some(Poll::Ready(counted.map(|()| Piece::Moved(pipe))))
+        Some(Poll::Ready(counted.map(|()| Carried::Moved(pipe))))
     }
 
     /// The next piece of the beginning: a connection that waits for it may give way (CONN-16).
-    fn poll_beginning(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<client_body::Piece, BodyError>>> {
+    fn poll_beginning(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, CutOff>>> {
         let read = self.poll_read(cx);
         if read.is_pending() {
             self.downstream.timed(Deadlines::await_beginning);
@@ -249,16 +314,13 @@ impl Streaming {
         read
     }
 
-    fn poll_read(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<client_body::Piece, BodyError>>> {
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, CutOff>>> {
         let Poll::Ready(next) = self.incoming.poll(cx) else {
             self.downstream.timed(Deadlines::await_body);
             return Poll::Pending;
         };
         let came = match &next {
-            Some(Ok(client_body::Piece::Data(data))) => data.len(),
+            Some(Ok(Piece::Data(data))) => data.len(),
             _ => 0,
         };
         if came > 0 && self.downstream.is_stream() {
@@ -266,13 +328,10 @@ impl Streaming {
         }
         let counted = self.count(came, !matches!(next, Some(Err(_))));
         Poll::Ready(match (next, counted) {
-            (Some(Err(error)), _) => Some(Err(error.into())),
-            (_, Err(error)) => Some(Err(error)),
+            (Some(Err(CutOff)), _) | (_, Err(CutOff)) => Some(Err(CutOff)),
             (None, _) => None,
             (Some(Ok(mut piece)), _) => {
-                if let (client_body::Piece::Trailers(trailers), Some(filter)) =
-                    (&mut piece, &self.trailers)
-                {
+                if let (Piece::Trailers(trailers), Some(filter)) = (&mut piece, &self.trailers) {
                     filter.apply(trailers);
                 }
                 Some(Ok(piece))
@@ -281,20 +340,20 @@ impl Streaming {
     }
 
     /// So many bytes more came, or the end; or the client has broken off.
-    fn count(&mut self, came: usize, goes_on: bool) -> Result<(), BodyError> {
+    fn count(&mut self, came: usize, goes_on: bool) -> Result<(), CutOff> {
         let downstream = &self.downstream;
         downstream.timed(|deadlines, now_ns| deadlines.got_body(now_ns, came as u64));
         // The application has its whole time again once the client has moved.
         downstream.timed(Deadlines::renew_upstream);
         if !goes_on {
             downstream.upload().broke_off();
-            return Err(BodyError::Gone);
+            return Err(CutOff);
         }
         if !downstream.upload().take(came, self.limit) {
-            return Err(BodyError::TooLarge);
+            return Err(CutOff);
         }
         if self.trailers.is_some() && !downstream.upload().framing_fits() {
-            return Err(BodyError::Framing);
+            return Err(CutOff);
         }
         self.left = self.left.map(|left| left.saturating_sub(came as u64));
         if self.incoming.is_end() {
@@ -313,6 +372,8 @@ fn as_chunk(size: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
 
     /// CONN-13, CONN-1: what is gathered byte by byte costs no more than what comes at once, and
@@ -322,20 +383,17 @@ mod tests {
         let mut gathered = Gathered::default();
         let all = Bytes::from(vec![b'x'; GATHERED - 1]);
         for at in 0..all.len() {
-            gathered.add(client_body::Piece::Data(all.slice(at..=at)));
+            gathered.add(Piece::Data(all.slice(at..=at)));
         }
-        gathered.add(client_body::Piece::Data(all.clone()));
-        gathered.add(client_body::Piece::Trailers(HeaderMap::new()));
+        gathered.add(Piece::Data(all.clone()));
+        gathered.add(Piece::Trailers(HeaderMap::new()));
         assert!(gathered.content.capacity() <= 2 * GATHERED);
-        let Some(client_body::Piece::Data(content)) = gathered.take() else {
+        let Some(Piece::Data(content)) = gathered.take() else {
             panic!("the content");
         };
         assert_eq!(content.len(), 2 * all.len());
         assert!(!gathered.is_empty());
-        assert!(matches!(
-            gathered.take(),
-            Some(client_body::Piece::Trailers(_))
-        ));
+        assert!(matches!(gathered.take(), Some(Piece::Trailers(_))));
         assert!(gathered.is_empty() && gathered.take().is_none());
     }
 
@@ -345,7 +403,7 @@ mod tests {
         let mut gathered = Gathered::default();
         let first = vec![b'x'; GATHERED];
         let place = first.as_ptr();
-        gathered.add(client_body::Piece::Data(first.into()));
+        gathered.add(Piece::Data(first.into()));
         assert_eq!(gathered.content.as_ptr(), place);
     }
 }
