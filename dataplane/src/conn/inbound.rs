@@ -5,7 +5,6 @@ use bytes::Bytes;
 use http::HeaderMap;
 
 use crate::http1::body::Decoder;
-use crate::http1::request_head::HeadEnd;
 use crate::http1::{MAX_HEAD, Malformed};
 use crate::message::Piece;
 
@@ -23,6 +22,47 @@ pub struct Inbound {
     pub(super) body: Body,
     /// The client waits until it is asked for the body.
     pub(super) waits: bool,
+}
+
+/// How far a head has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum HeadEnd {
+    /// Only empty lines came, which a server leaves out (RFC 9112 §2.2).
+    #[default]
+    Before,
+    /// In the middle of a line.
+    InLine,
+    /// At the beginning of a line.
+    AfterLf,
+    /// Behind the CR at the beginning of a line.
+    AfterCr,
+}
+
+impl HeadEnd {
+    /// Where the head ends in what comes next of it: behind the first empty line, whatever its
+    /// lines end with. No reader sees an end before that.
+    fn find(&mut self, bytes: &[u8]) -> Option<usize> {
+        let mut at = 0;
+        loop {
+            let rest = bytes.get(at..)?;
+            match (*self, *rest.first()?) {
+                (Self::Before, b'\r' | b'\n') => at += 1,
+                (Self::AfterLf | Self::AfterCr, b'\n') => {
+                    *self = Self::Before;
+                    return Some(at + 1);
+                }
+                (Self::AfterLf, b'\r') => {
+                    *self = Self::AfterCr;
+                    at += 1;
+                }
+                _ => {
+                    *self = Self::InLine;
+                    at += memchr::memchr(b'\n', rest)? + 1;
+                    *self = Self::AfterLf;
+                }
+            }
+        }
+    }
 }
 
 /// What is left of the body of the current request.
