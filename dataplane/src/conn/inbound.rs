@@ -4,12 +4,9 @@
 use bytes::Bytes;
 use http::HeaderMap;
 
+use crate::http1::Malformed;
 use crate::http1::body::Decoder;
-use crate::http1::{MAX_HEAD, Malformed};
 use crate::message::Piece;
-
-/// Room for a head that is not whole grows by so much, since it may stay so for long (CONN-1).
-const STEP: usize = 4 * 1024;
 
 /// What was read of a client and is not taken, and what is left of a body.
 #[derive(Debug, Default)]
@@ -41,7 +38,7 @@ pub(super) enum HeadEnd {
 impl HeadEnd {
     /// Where the head ends in what comes next of it: behind the first empty line, whatever its
     /// lines end with. No reader sees an end before that.
-    fn find(&mut self, bytes: &[u8]) -> Option<usize> {
+    pub(super) fn find(&mut self, bytes: &[u8]) -> Option<usize> {
         let mut at = 0;
         loop {
             let rest = bytes.get(at..)?;
@@ -76,14 +73,6 @@ pub(super) enum Body {
     Broken(Malformed),
 }
 
-/// What was found in the bytes at hand.
-pub enum Looked<T> {
-    /// The beginning of a head, and no more.
-    Partial,
-    /// This, in so many bytes.
-    Found(T, usize),
-}
-
 /// A body that does not come to its end; [`Upload::fault`] says why.
 #[derive(Debug)]
 pub struct CutOff;
@@ -91,79 +80,6 @@ pub struct CutOff;
 impl Inbound {
     pub(super) fn rest(&self) -> &[u8] {
         self.bytes.get(self.at..).unwrap_or_default()
-    }
-
-    /// Takes so many bytes. What is empty is given back.
-    fn take(&mut self, count: usize) {
-        self.at += count;
-        if self.at >= self.bytes.len() {
-            (self.bytes, self.at) = (Vec::new(), 0);
-        }
-    }
-
-    /// Looks at bytes that came behind nothing; what is not taken of them is held.
-    fn look<T>(&mut self, bytes: &[u8], look: impl FnOnce(&[u8]) -> Looked<T>) -> Option<T> {
-        match look(bytes) {
-            Looked::Found(found, length) => {
-                self.bytes = bytes.get(length..).unwrap_or_default().to_vec();
-                self.at = 0;
-                Some(found)
-            }
-            Looked::Partial => {
-                self.begin(bytes.to_vec());
-                None
-            }
-        }
-    }
-
-    /// These bytes are the beginning of a head.
-    fn begin(&mut self, bytes: Vec<u8>) {
-        let mut end = HeadEnd::default();
-        // A head of which the parser says that it is not whole has no end.
-        end.find(&bytes);
-        (self.bytes, self.at, self.begun) = (bytes, 0, Some(end));
-    }
-
-    /// Looks at what is held, if that was not done yet.
-    pub(super) fn look_at_held<T>(&mut self, look: impl FnOnce(&[u8]) -> Looked<T>) -> Option<T> {
-        if self.begun.is_some() || self.rest().is_empty() {
-            return None;
-        }
-        match look(self.rest()) {
-            Looked::Found(found, length) => {
-                self.take(length);
-                Some(found)
-            }
-            Looked::Partial => {
-                let bytes = self.rest().to_vec();
-                self.begin(bytes);
-                None
-            }
-        }
-    }
-
-    /// Adds bytes to the beginning of a head, and looks at it once it may be whole or is too large.
-    pub(super) fn add<T>(
-        &mut self,
-        bytes: &[u8],
-        look: impl FnOnce(&[u8]) -> Looked<T>,
-    ) -> Option<T> {
-        let Some(begun) = &mut self.begun else {
-            return self.look(bytes, look);
-        };
-        let is_whole = begun.find(bytes).is_some();
-        let length = self.bytes.len() + bytes.len();
-        if self.bytes.capacity() < length {
-            let room = length.next_multiple_of(STEP) - self.bytes.len();
-            self.bytes.reserve_exact(room);
-        }
-        self.bytes.extend_from_slice(bytes);
-        if is_whole || length >= MAX_HEAD {
-            self.begun = None;
-            let bytes = std::mem::take(&mut self.bytes);
-            return self.look(&bytes, look);
-        }
-        None
     }
 
     /// The next piece of the body in what is held; none where more has to be read.
@@ -336,10 +252,7 @@ impl Upload {
 }
 
 #[cfg(test)]
-mod tests;
-
-#[cfg(test)]
-mod upload_tests {
+mod tests {
     use super::*;
 
     /// LIMIT-5: bytes up to the limit are counted, those that pass it are not.

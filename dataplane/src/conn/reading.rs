@@ -1,4 +1,4 @@
-//! What is read from a client's socket: heads and bodies. What belongs to which: `inbound.rs`.
+//! What is read from a client's socket: heads and bodies.
 
 use std::cell::RefCell;
 use std::io::{self, Read as _};
@@ -9,13 +9,16 @@ use tokio::io::ReadBuf;
 
 use crate::conn::Downstream;
 use crate::conn::buffers::Pipe;
-use crate::conn::inbound::{Body, CutOff, Inbound, Looked};
+use crate::conn::inbound::{Body, CutOff, HeadEnd, Inbound};
 use crate::http1::MAX_HEAD;
 use crate::http1::body::Decoder;
 use crate::message::{Piece, RequestLength};
 
 /// So much of a head is read at once.
 const READ: usize = 8 * 1024;
+/// Room for a head that is not whole grows by so much, since it may stay so for long (CONN-1).
+const STEP: usize = 4 * 1024;
+
 thread_local! {
     /// What a connection of this thread reads into: none has a buffer of its own while it waits.
     static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
@@ -92,6 +95,85 @@ impl Downstream {
         let mut watch = self.watch.borrow_mut();
         watch.deadlines.client_sent(now_ns);
         self.slot.set_idle(watch.gives_way_since(now_ns).is_some());
+    }
+}
+
+/// What was found in the bytes at hand.
+pub enum Looked<T> {
+    /// The beginning of a head, and no more.
+    Partial,
+    /// This, in so many bytes.
+    Found(T, usize),
+}
+
+impl Inbound {
+    /// Takes so many bytes. What is empty is given back.
+    fn take(&mut self, count: usize) {
+        self.at += count;
+        if self.at >= self.bytes.len() {
+            (self.bytes, self.at) = (Vec::new(), 0);
+        }
+    }
+
+    /// Looks at bytes that came behind nothing; what is not taken of them is held.
+    fn look<T>(&mut self, bytes: &[u8], look: impl FnOnce(&[u8]) -> Looked<T>) -> Option<T> {
+        match look(bytes) {
+            Looked::Found(found, length) => {
+                self.bytes = bytes.get(length..).unwrap_or_default().to_vec();
+                self.at = 0;
+                Some(found)
+            }
+            Looked::Partial => {
+                self.begin(bytes.to_vec());
+                None
+            }
+        }
+    }
+
+    /// These bytes are the beginning of a head.
+    fn begin(&mut self, bytes: Vec<u8>) {
+        let mut end = HeadEnd::default();
+        // A head of which the parser says that it is not whole has no end.
+        end.find(&bytes);
+        (self.bytes, self.at, self.begun) = (bytes, 0, Some(end));
+    }
+
+    /// Looks at what is held, if that was not done yet.
+    fn look_at_held<T>(&mut self, look: impl FnOnce(&[u8]) -> Looked<T>) -> Option<T> {
+        if self.begun.is_some() || self.rest().is_empty() {
+            return None;
+        }
+        match look(self.rest()) {
+            Looked::Found(found, length) => {
+                self.take(length);
+                Some(found)
+            }
+            Looked::Partial => {
+                let bytes = self.rest().to_vec();
+                self.begin(bytes);
+                None
+            }
+        }
+    }
+
+    /// Adds bytes to the beginning of a head, and looks at it once it may be whole or is too large.
+    fn add<T>(&mut self, bytes: &[u8], look: impl FnOnce(&[u8]) -> Looked<T>) -> Option<T> {
+        let Some(begun) = &mut self.begun else {
+            return self.look(bytes, look);
+        };
+        let is_whole = begun.find(bytes).is_some();
+        let length = self.bytes.len() + bytes.len();
+        if self.bytes.capacity() < length {
+            let room = length.next_multiple_of(STEP) - self.bytes.len();
+            self.bytes.reserve_exact(room);
+        }
+        self.bytes.extend_from_slice(bytes);
+        if is_whole || length >= MAX_HEAD {
+            self.begun = None;
+            let bytes = std::mem::take(&mut self.bytes);
+            return self.look(&bytes, look);
+        }
+        None
     }
 }
 
@@ -275,48 +357,4 @@ fn gather(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// What a read brings in turn; an empty piece is the end.
-    fn gathered(room: usize, pieces: &[Poll<io::Result<&str>>]) -> (Poll<Option<String>>, usize) {
-        let (mut buffer, mut looks) = (vec![0; room], 0);
-        let mut read = ReadBuf::new(&mut buffer);
-        let outcome = gather(&mut read, |read| {
-            let piece = pieces.get(looks).expect("it does not look again");
-            looks += 1;
-            match piece {
-                Poll::Pending => Poll::Pending,
-                Poll::Ready(Err(error)) => Poll::Ready(Err(error.kind().into())),
-                Poll::Ready(Ok(piece)) => {
-                    let fits = piece.len().min(read.remaining());
-                    read.put_slice(&piece.as_bytes()[..fits]);
-                    Poll::Ready(Ok(()))
-                }
-            }
-        });
-        let text = |length| String::from_utf8(buffer[..length].to_vec()).unwrap();
-        (outcome.map(|read| read.ok().map(text)), looks)
-    }
-
-    /// CONN-9: small pieces are one read while more is ready and there is room; what is no piece
-    /// keeps nothing back.
-    #[test]
-    fn small_pieces_are_one_read() {
-        let piece = |text| Poll::Ready(Ok(text));
-        let failed = || Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
-        let read = |text: &str| Poll::Ready(Some(text.to_owned()));
-        for (pieces, expected) in [
-            (vec![piece("a"), piece("b"), Poll::Pending], (read("ab"), 3)),
-            (vec![piece("a"), piece("bcd")], (read("abcd"), 2)),
-            (vec![piece("abcdef")], (read("abcd"), 1)),
-            (vec![piece("a"), piece("")], (read("a"), 2)),
-            (vec![piece("a"), failed()], (read("a"), 2)),
-            (vec![piece("")], (read(""), 1)),
-            (vec![failed()], (Poll::Ready(None), 1)),
-            (vec![Poll::Pending], (Poll::Pending, 1)),
-        ] {
-            assert_eq!(gathered(4, &pieces), expected, "{pieces:?}");
-        }
-    }
-}
+mod tests;

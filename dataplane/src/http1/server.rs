@@ -13,8 +13,8 @@ use std::task::{Context, Poll};
 use http::{StatusCode, Version};
 use weir_shared::totals::ConnectionError;
 
-use crate::conn::inbound::Looked;
 use crate::conn::proxy_protocol::{self, Foreign};
+use crate::conn::reading::Looked;
 use crate::conn::{Downstream, Ending};
 use crate::http1::MAX_FIELDS;
 use crate::http1::answer::{Answer, To};

@@ -2,10 +2,9 @@ use std::mem::MaybeUninit;
 
 use proptest::prelude::*;
 
-use crate::conn::inbound::*;
+use super::*;
 use crate::http1::MAX_FIELDS;
 use crate::http1::request_head::{BadRequest, parse};
-use crate::message::RequestLength;
 
 /// What is found at the front of some bytes: a head's target, or why it is none.
 fn look(bytes: &[u8]) -> Looked<Result<String, BadRequest>> {
@@ -152,5 +151,47 @@ fn a_broken_body_stays_broken() {
         assert_eq!(held.next_piece(&mut framing).unwrap_err(), fault);
         assert!(held.take_trailers().is_none());
         assert!(!matches!(held.body, Body::Ended));
+    }
+}
+
+/// What a read brings in turn; an empty piece is the end.
+fn gathered(room: usize, pieces: &[Poll<io::Result<&str>>]) -> (Poll<Option<String>>, usize) {
+    let (mut buffer, mut looks) = (vec![0; room], 0);
+    let mut read = ReadBuf::new(&mut buffer);
+    let outcome = gather(&mut read, |read| {
+        let piece = pieces.get(looks).expect("it does not look again");
+        looks += 1;
+        match piece {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error.kind().into())),
+            Poll::Ready(Ok(piece)) => {
+                let fits = piece.len().min(read.remaining());
+                read.put_slice(&piece.as_bytes()[..fits]);
+                Poll::Ready(Ok(()))
+            }
+        }
+    });
+    let text = |length| String::from_utf8(buffer[..length].to_vec()).unwrap();
+    (outcome.map(|read| read.ok().map(text)), looks)
+}
+
+/// CONN-9: small pieces are one read while more is ready and there is room; what is no piece
+/// keeps nothing back.
+#[test]
+fn small_pieces_are_one_read() {
+    let piece = |text| Poll::Ready(Ok(text));
+    let failed = || Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
+    let read = |text: &str| Poll::Ready(Some(text.to_owned()));
+    for (pieces, expected) in [
+        (vec![piece("a"), piece("b"), Poll::Pending], (read("ab"), 3)),
+        (vec![piece("a"), piece("bcd")], (read("abcd"), 2)),
+        (vec![piece("abcdef")], (read("abcd"), 1)),
+        (vec![piece("a"), piece("")], (read("a"), 2)),
+        (vec![piece("a"), failed()], (read("a"), 2)),
+        (vec![piece("")], (read(""), 1)),
+        (vec![failed()], (Poll::Ready(None), 1)),
+        (vec![Poll::Pending], (Poll::Pending, 1)),
+    ] {
+        assert_eq!(gathered(4, &pieces), expected, "{pieces:?}");
     }
 }
