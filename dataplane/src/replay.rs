@@ -23,7 +23,7 @@ use weir_shared::snapshot::Snapshot;
 use weir_shared::spared::Spared;
 use weir_shared::verdict::{Action, Group, History, LimitHit};
 
-use crate::clients::answered::{Answered, Jailed};
+use crate::clients::charging::{Answered, Jailed};
 use crate::clients::entry::{Entry, Exceeded};
 use crate::clients::known::Standing;
 use crate::clients::table::Table;

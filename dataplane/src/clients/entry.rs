@@ -14,6 +14,7 @@ use crate::clients::terms::{Further, LookupRules, Meaning, Terms};
 
 pub mod fleet;
 mod further;
+pub mod judging;
 
 /// A lookup that was asked for and has not ended after this long is lost, nanoseconds: it is asked
 /// for again. Far beyond what a lookup takes, queue included.

@@ -19,7 +19,7 @@ use weir_shared::table::KnownRow;
 use weir_shared::units::Time;
 
 use crate::clients::entry::Entry;
-use crate::clients::judging::{Judging, Learned};
+use crate::clients::entry::judging::{Judging, Learned};
 use crate::clients::table::Table;
 use crate::worker::settings::InForce;
 

@@ -28,8 +28,6 @@ use crate::clients::known::{KnownClients, Standing};
 use count::{Count, earliest, latest};
 
 mod count;
-mod fleet;
-mod kept;
 mod telling;
 
 /// Counts that are kept, of all limits together; the one that was seen longest ago goes first,

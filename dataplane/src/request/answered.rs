@@ -11,7 +11,7 @@ use weir_shared::rules::Rule;
 use weir_shared::totals::ApplicationWord;
 use weir_shared::verdict::Group;
 
-use crate::clients::answered::{Answered, Jailed};
+use crate::clients::charging::{Answered, Jailed};
 use crate::clients::entry::Entry;
 use crate::request::application::{Misunderstood, Said};
 use crate::request::exchange::Exchange;

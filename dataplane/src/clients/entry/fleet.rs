@@ -14,10 +14,8 @@ use weir_shared::table::RuleCount;
 use weir_shared::window::{PerSpan, RuleSpan, Span, Window};
 
 use super::{CHANGED, Entry};
+use crate::clients::entry::judging::{Judging, Learned};
 use crate::clients::in_fleet::{ClientInFleet, Due, RuleWindow, aligned, is_over};
-use crate::clients::judging::{Judging, Learned};
-
-mod broken;
 
 /// How long the engine keeps the sums of a client, by the longest of its limits of which a tenth is
 /// used (FLEET-28).
@@ -36,7 +34,7 @@ impl Entry {
         }
     }
 
-    fn in_fleet(&self) -> Option<&ClientInFleet> {
+    pub(super) fn in_fleet(&self) -> Option<&ClientInFleet> {
         self.further.as_ref()?.in_fleet.as_deref()
     }
 
@@ -326,7 +324,7 @@ impl Entry {
         })
     }
 
-    fn rule_count_mut(&mut self, rule: &Rule, span: Span) -> Option<&mut RuleCount> {
+    pub(super) fn rule_count_mut(&mut self, rule: &Rule, span: Span) -> Option<&mut RuleCount> {
         let counts = &mut self.further.as_mut()?.counts;
         counts
             .iter_mut()
