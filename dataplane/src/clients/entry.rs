@@ -13,7 +13,7 @@ use crate::clients::limits::{self, Bucket, BucketSize};
 use crate::clients::terms::{Further, LookupRules, Meaning, Terms};
 
 pub mod fleet;
-mod further;
+pub mod further;
 pub mod judging;
 
 /// A lookup that was asked for and has not ended after this long is lost, nanoseconds: it is asked

@@ -14,7 +14,7 @@ use crate::http1::response::HeadText;
 use crate::message::fields::takes_trailers;
 use crate::message::{Form, Head};
 use crate::relay::delivery::{Frame, Piece, Reply, ResponseBody};
-use crate::request::refuse::Said;
+use crate::request::refuse::RefusalText;
 
 /// Pieces of a body smaller than this are copied, and written with what stands before them.
 const SMALL: usize = 4 * 1024;
@@ -119,7 +119,13 @@ impl Default for Answer {
 
 impl Answer {
     /// Begins with a refusal of ours.
-    pub fn refuse(&mut self, said: &Said, to: To, request_id: &http::HeaderValue, date: &str) {
+    pub fn refuse(
+        &mut self,
+        said: &RefusalText,
+        to: To,
+        request_id: &http::HeaderValue,
+        date: &str,
+    ) {
         self.text.reserve(512 + said.body.len());
         let line = (to.version(), to.connection());
         said.write(request_id, date, line, &mut self.text);

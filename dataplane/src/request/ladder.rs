@@ -21,10 +21,10 @@ use weir_shared::spared::Spared;
 use weir_shared::verdict::{AppliedPercent, Counts, Group};
 
 use crate::clients::charging::{Charging, Counted};
+use crate::clients::entry::further::Claims;
 use crate::clients::table::Table;
 use crate::clients::terms::{Denied, LookupRules, Lookups};
 use crate::message::{Form, Head};
-use crate::request::claims::Claims;
 use crate::request::identity::{Identity, Who};
 
 pub use crate::request::outcome::Refusal;

@@ -64,7 +64,10 @@ pub async fn refuse(
 ///
 /// # Errors
 /// [`Dropped`] where `WAF_BAN_RESPONSE` or `WAF_DENY_RESPONSE` says so.
-pub fn refuse_client(refused: &Refused<'_, impl Form>, refusal: &Refusal) -> Result<Said, Dropped> {
+pub fn refuse_client(
+    refused: &Refused<'_, impl Form>,
+    refusal: &Refusal,
+) -> Result<RefusalText, Dropped> {
     let worker = refused.worker;
     let (answer, retry_ms) = worker.responses.to_client(refusal, refused.started.wall_ms);
     let BanResponse::Status(status) = answer else {
@@ -99,7 +102,7 @@ fn wants_page(head: &impl Fields) -> bool {
 }
 
 /// A refusal in words, in no form of HTTP yet.
-pub struct Said {
+pub struct RefusalText {
     /// Its status.
     pub status: StatusCode,
     /// Of its body.
@@ -115,7 +118,7 @@ pub struct Said {
 /// Fields of a refusal at most. A map for more would be in another, slower class of memory.
 const FIELDS: usize = 6;
 
-impl Said {
+impl RefusalText {
     /// As a map of fields.
     pub fn into_response(self, request_id: &HeaderValue) -> Response<Bytes> {
         let mut response = Response::new(Bytes::from(self.body));
@@ -135,7 +138,7 @@ impl Said {
     }
 }
 
-impl Said {
+impl RefusalText {
     /// Its head as it is written over HTTP/1. `connection` is the field that says whether the
     /// connection is kept, if one is needed, with its line end.
     pub fn write(
@@ -175,7 +178,7 @@ impl Said {
 }
 
 /// A refusal in words: a page for people, or a document.
-fn say(says: Says, is_page: bool, worker: &Worker, request_id: &HeaderValue) -> Said {
+fn say(says: Says, is_page: bool, worker: &Worker, request_id: &HeaderValue) -> RefusalText {
     let Says {
         status,
         retry_seconds,
@@ -190,7 +193,7 @@ fn say(says: Says, is_page: bool, worker: &Worker, request_id: &HeaderValue) -> 
         let document = worker.last_refusal.with(says, detail, request_id);
         (problem::PROBLEM_JSON, document)
     };
-    Said {
+    RefusalText {
         status,
         content_type,
         retry_seconds,
