@@ -1,6 +1,6 @@
 //! How a connection ends: in stages, so that its last answer is not lost (CONN-14); before its
-//! whole upload came, where nobody reads it; or for another connection, where every place is taken
-//! (CONN-2, CONN-16).
+//! time, with last words; before its whole upload came, where nobody reads it; or for another
+//! connection, where every place is taken (CONN-2, CONN-16).
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -10,10 +10,13 @@ use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
+use http::HeaderValue;
 use tokio::io::{Interest, Ready};
 use tokio::net::TcpStream;
+use weir_shared::totals::ConnectionError;
 
 use crate::conn::{Downstream, Ending};
+use crate::worker::counters::Counters;
 use crate::worker::limits::Rank;
 
 /// Bytes that a lingering close reads at most.
@@ -70,6 +73,50 @@ pub async fn linger(downstream: &Downstream) {
         Poll::Ready(())
     })
     .await;
+}
+
+const REQUEST_TIMEOUT: &str =
+    "HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n";
+
+const PANICKED: &str =
+    "HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\nconnection: close\r\n";
+
+/// Ends a connection before its time, with a response where one can still be sent.
+pub async fn cut(counters: &Counters, downstream: &Downstream, ending: Ending) {
+    let (kind, response) = match ending {
+        Ending::HeadTimeout => (ConnectionError::HeadTimeout, REQUEST_TIMEOUT),
+        Ending::TooSlow | Ending::Displaced => (ConnectionError::TooSlow, REQUEST_TIMEOUT),
+        Ending::Panicked => (ConnectionError::Panic, PANICKED),
+        Ending::No
+        | Ending::Drain
+        | Ending::Idle
+        | Ending::Stalled
+        | Ending::Refused
+        | Ending::Abort => return,
+    };
+    counters.connection_error(kind);
+    // The head of a request that is late is the next one: the response before it was written.
+    let is_free = ending == Ending::HeadTimeout || !downstream.is_answering();
+    if is_free && !downstream.interim().is_begun() {
+        downstream.write_at_once(&last_words(response, downstream.cut_request()));
+    }
+    // Whoever takes the place has it already: a client that does not close is not to hold another.
+    if ending == Ending::Displaced {
+        return downstream.shutdown_write();
+    }
+    linger(downstream).await;
+}
+
+/// A response with the id of the request that it answers (TELL-1).
+fn last_words(head: &str, request_id: Option<&HeaderValue>) -> Vec<u8> {
+    let mut response = head.as_bytes().to_vec();
+    if let Some(id) = request_id {
+        response.extend_from_slice(b"x-request-id: ");
+        response.extend_from_slice(id.as_bytes());
+        response.extend_from_slice(b"\r\n");
+    }
+    response.extend_from_slice(b"\r\n");
+    response
 }
 
 impl Downstream {

@@ -1,15 +1,16 @@
 //! What is read from a client's socket: heads and bodies.
 
 use std::cell::RefCell;
+use std::future::poll_fn;
 use std::io::{self, Read as _};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use tokio::io::ReadBuf;
 
-use crate::conn::Downstream;
 use crate::conn::buffers::Pipe;
 use crate::conn::inbound::{Body, CutOff, HeadEnd, Inbound};
+use crate::conn::{Downstream, Ending};
 use crate::http1::MAX_HEAD;
 use crate::http1::body::Decoder;
 use crate::message::{Piece, RequestLength};
@@ -77,6 +78,21 @@ impl Downstream {
         }
         let peeked = self.io.borrow_mut().poll_peek(cx);
         peeked.map(|_| ())
+    }
+
+    /// Waits until the client sends something; false if the connection ends before it does. One
+    /// that was just accepted is waited for in a drain too, for a short time (CONN-14).
+    pub async fn is_used_again(&self) -> bool {
+        poll_fn(|cx| {
+            self.note_waker(cx);
+            let is_readable = self.poll_used(cx).is_ready();
+            match self.ending() {
+                Ending::No if !is_readable => Poll::Pending,
+                Ending::Drain if !is_readable && self.deadlines().is_unused() => Poll::Pending,
+                ending => Poll::Ready(is_readable && !ending.is_cut()),
+            }
+        })
+        .await
     }
 
     /// It was tried to read from the connection: whether it is readable is known from now on.

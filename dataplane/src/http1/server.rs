@@ -10,9 +10,11 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
+use bytes::Bytes;
 use http::{StatusCode, Version};
 use weir_shared::totals::ConnectionError;
 
+use crate::conn::close::{cut, linger};
 use crate::conn::proxy_protocol::{self, Foreign};
 use crate::conn::reading::Looked;
 use crate::conn::{Downstream, Ending};
@@ -20,7 +22,7 @@ use crate::http1::MAX_FIELDS;
 use crate::http1::answer::{Answer, To};
 use crate::http1::request_head::{BadRequest, parse};
 use crate::relay::delivery::Reply;
-use crate::relay::websocket::Tunnel;
+use crate::relay::websocket::{self, Tunnel};
 use crate::request::body::{ClientBody, discard};
 use crate::request::exchange::Exchange;
 use crate::request::refuse::Dropped;
@@ -28,7 +30,7 @@ use crate::request::{self, Judged, judge, problem};
 use crate::worker::{Current, Worker};
 
 /// What becomes of the connection.
-pub enum Next {
+enum Next {
     /// Nothing is under way, for a while already: what was held for a request is given back.
     Rest,
     /// It ends at once.
@@ -51,8 +53,49 @@ enum Read {
     Stop(Next),
 }
 
+/// Serves a connection of HTTP/1 to its end. `early` was read already. Between two requests no more
+/// is held than the socket (CONN-1).
+pub async fn serve(current: &Current, downstream: &Rc<Downstream>, early: Bytes) {
+    downstream.put_back(early);
+    // Of a new connection it is tried to read at once: mostly its first request is there.
+    let mut is_new = is_plain_and_stays(&current.worker(), downstream);
+    while std::mem::take(&mut is_new) || downstream.has_unread() || downstream.is_used_again().await
+    {
+        #[cfg(any(test, fuzzing))]
+        crate::world::turns::turn();
+        downstream.note_probed();
+        downstream.set_in_use(true);
+        // Boxed: an idle connection is not to hold its size.
+        let next = Box::pin(serve_burst(current, downstream)).await;
+        downstream.set_in_use(false);
+        // What follows is rare, or short.
+        match next {
+            Next::Rest => {}
+            Next::Over => return,
+            Next::Closes => return Box::pin(linger(downstream)).await,
+            Next::Cut(ending) => {
+                return Box::pin(cut(&current.worker().counters, downstream, ending)).await;
+            }
+            Next::WebSocket(tunnel) => {
+                let early = downstream.take_unread();
+                Box::pin(websocket::run(downstream, early, *tunnel)).await;
+                if downstream.ending() == Ending::Refused {
+                    Box::pin(linger(downstream)).await;
+                }
+                return;
+            }
+        }
+    }
+}
+
+/// Whether a new connection may be read from before anything is known of it.
+fn is_plain_and_stays(worker: &Worker, downstream: &Downstream) -> bool {
+    let is_plain = !downstream.is_tls() && !worker.in_force.settings.edge.h2c;
+    is_plain && downstream.ending() == Ending::No
+}
+
 /// Answers requests until the connection is idle for a while, or ends.
-pub async fn serve(current: &Current, downstream: &Rc<Downstream>) -> Next {
+async fn serve_burst(current: &Current, downstream: &Rc<Downstream>) -> Next {
     let mut talking = pin!(talk(current, downstream));
     poll_fn(|cx| {
         downstream.note_waker(cx);
