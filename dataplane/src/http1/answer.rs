@@ -9,8 +9,8 @@ use http::response::Parts;
 use http::{Method, StatusCode, Version};
 
 use crate::conn::Downstream;
-use crate::http1::request::{Encoder, end_of_fields, field};
 use crate::http1::response::HeadText;
+use crate::http1::{Encoder, end_of_fields, field};
 use crate::message::fields::takes_trailers;
 use crate::message::{Form, Head};
 use crate::relay::delivery::{Frame, Piece, Reply, ResponseBody};

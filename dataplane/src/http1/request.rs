@@ -1,174 +1,239 @@
-//! Requests as bytes: the head, line by line, and the body in its framing (RFC 9112 §3, §7.1).
+//! The head of a request, read from bytes (RFC 9112 §2.2, §3, §5, §6.3). Pure: no socket, no clock.
 //!
-//! Names, values, methods and targets were parsed: they hold no byte that could end a line.
+//! `httparse` reads the lines. This file decides what they say: the target, the host, how long the
+//! body is, whether the connection is kept, and which rare fields are there.
 
-use std::io::Write as _;
+use std::borrow::Cow;
+use std::mem::MaybeUninit;
 
-use http::{HeaderMap, HeaderName, Method};
+use http::{Method, Uri, Version};
+use httparse::{Header, Status};
 
-/// Starts a head. `target` is what stands between method and version.
-pub fn request_line(out: &mut Vec<u8>, method: &Method, target: &str) {
-    debug_assert!(target.bytes().all(|byte| byte > b' ' && byte != 0x7f));
-    out.extend_from_slice(method.as_str().as_bytes());
-    out.push(b' ');
-    out.extend_from_slice(target.as_bytes());
-    out.extend_from_slice(b" HTTP/1.1\r\n");
-}
+use crate::http1::{MAX_FIELDS, MAX_HEAD};
+use crate::message::fields::{self, decimal, has_token, is_host, naming_tokens};
+use crate::message::{Head, Known, Read, RequestLength, is};
 
-/// Writes one field, its name in small letters.
-pub fn field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
-    out.reserve(name.len() + value.len() + 4);
-    let begin = out.len();
-    out.extend_from_slice(name.as_bytes());
-    if let Some(name) = out.get_mut(begin..) {
-        make_small(name);
-    }
-    out.extend_from_slice(b": ");
-    out.extend_from_slice(value);
-    out.extend_from_slice(b"\r\n");
-}
+/// Room for the fields of a head.
+pub type Space<'a> = [MaybeUninit<Header<'a>>; MAX_FIELDS];
 
-/// Makes letters small, eight bytes at a time; the last eight once more where the length is no
-/// multiple of eight. The library's loop goes byte by byte in what is as short as a name.
-fn make_small(name: &mut [u8]) {
-    if name.len() < WORD {
-        return name.make_ascii_lowercase();
-    }
-    let (words, _) = name.as_chunks_mut::<WORD>();
-    for word in words {
-        *word = small(*word);
-    }
-    if let Some(last) = name.last_chunk_mut::<WORD>() {
-        *last = small(*last);
-    }
-}
-
-const WORD: usize = 8;
-
-/// The same of eight bytes: the high bit of each byte tells whether it is a large letter.
-const fn small(word: [u8; WORD]) -> [u8; WORD] {
-    const EACH: u64 = u64::from_ne_bytes([1; WORD]);
-    let word = u64::from_ne_bytes(word);
-    // No sum of seven bits and at most 63 leaves its byte.
-    let low = word & (EACH * 0x7f);
-    let from_a = low + EACH * (0x80 - b'A' as u64);
-    let behind_z = low + EACH * (0x7f - b'Z' as u64);
-    let is_large = (from_a ^ behind_z) & !word & (EACH * 0x80);
-    (word | is_large >> 2).to_ne_bytes()
-}
-
-/// Ends a head, or trailers.
-pub fn end_of_fields(out: &mut Vec<u8>) {
-    out.extend_from_slice(b"\r\n");
-}
-
-/// More or less of a body than its head announced.
+/// Why bytes are not the head of a request that is answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the body is not as long as its head says")]
-pub struct WrongLength;
-
-/// How a body is framed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Encoder {
-    /// There is none, and nothing is said of it.
-    Empty,
-    /// This many bytes are still to come.
-    Exact(u64),
-    /// In chunks.
-    Chunked,
-    /// The end of the connection is its own, in a response of HTTP/1.0.
-    UntilClose,
-    /// All of it was written.
-    End,
+pub enum BadRequest {
+    /// A line is not one of HTTP/1: 400.
+    #[error("the head is not one of HTTP/1.1")]
+    Syntax,
+    /// More than [`MAX_HEAD`] bytes or [`MAX_FIELDS`] fields: 431.
+    #[error("the head is larger than {MAX_HEAD} bytes, or has more than {MAX_FIELDS} fields")]
+    TooLarge,
+    /// The target does not end within [`MAX_HEAD`] bytes: 414 (RFC 9112 §3).
+    #[error("the target is longer than a head of {MAX_HEAD} bytes leaves room for")]
+    TargetTooLong,
+    /// A target in a form that its method does not have (RFC 9112 §3.2): 400.
+    #[error("the target has not the form that its method asks for")]
+    Target,
+    /// HTTP/1.1 without `Host`, or with two, or one that is no authority, whatever the target is
+    /// (RFC 9112 §3.2); a target whose host is none: 400.
+    #[error("there is not exactly one valid Host")]
+    Host,
+    /// A body that two readers could end at different places (RFC 9112 §6.1, §6.3): a coding other
+    /// than one plain `chunked`, a coding in HTTP/1.0 or beside a length, lengths that differ: 400.
+    #[error("the body is not framed in one plain way")]
+    Framing,
 }
 
-impl Encoder {
-    /// The field that announces the body, where there is one.
-    pub fn announce(self, out: &mut Vec<u8>) {
-        match self {
-            Self::Empty | Self::UntilClose | Self::End => {}
-            Self::Exact(length) => {
-                let mut digits = itoa::Buffer::new();
-                field(out, "content-length", digits.format(length).as_bytes());
-            }
-            Self::Chunked => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
-        }
-    }
+/// What the fields say, noted while they are read.
+#[derive(Default)]
+struct Said<'a> {
+    known: Known,
+    host: Option<&'a [u8]>,
+    hosts: usize,
+    length: Option<u64>,
+    codings: usize,
+    is_chunked: bool,
+    close: bool,
+    keep_alive: bool,
+}
 
-    /// Writes to `out` what stands before a piece of the body; what it returns stands behind it. A
-    /// piece is not empty: in chunks, that would end the body.
-    ///
-    /// # Errors
-    /// [`WrongLength`] where more comes than was announced.
-    pub fn begin_piece(
-        &mut self,
-        out: &mut Vec<u8>,
-        length: usize,
-    ) -> Result<&'static [u8], WrongLength> {
-        match self {
-            _ if length == 0 => Ok(b""),
-            Self::UntilClose => Ok(b""),
-            Self::Empty | Self::End => Err(WrongLength),
-            Self::Exact(left) => {
-                *left = left.checked_sub(length as u64).ok_or(WrongLength)?;
-                Ok(b"")
-            }
-            Self::Chunked => {
-                // A Vec takes whatever is written.
-                let _ = write!(out, "{length:x}\r\n");
-                Ok(b"\r\n")
-            }
+/// Reads the head that `bytes` begin with, and says how long it is; none where it is not whole.
+/// Empty lines before it are left out (RFC 9112 §2.2).
+///
+/// # Errors
+/// [`BadRequest`] where they are no request, or none that is answered.
+pub fn parse<'a>(
+    bytes: &'a [u8],
+    space: &'a mut Space<'a>,
+) -> Result<Option<(Head<Read<'a>>, usize)>, BadRequest> {
+    // What lies behind the bound does not count, however much was read at once.
+    let bytes = bytes.get(..MAX_HEAD).unwrap_or(bytes);
+    let mut request = httparse::Request::new(&mut []);
+    let length = match request.parse_with_uninit_headers(bytes, space) {
+        Ok(Status::Complete(length)) => length,
+        Ok(Status::Partial) if bytes.len() < MAX_HEAD => return Ok(None),
+        Ok(Status::Partial) if request.method.is_some() && request.path.is_none() => {
+            return Err(BadRequest::TargetTooLong);
         }
+        Ok(Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
+            return Err(BadRequest::TooLarge);
+        }
+        Err(_) => return Err(BadRequest::Syntax),
+    };
+    let (Some(method), Some(target)) = (request.method, request.path) else {
+        return Err(BadRequest::Syntax);
+    };
+    let method = Method::from_bytes(method.as_bytes()).map_err(|_| BadRequest::Syntax)?;
+    let version = match request.version {
+        Some(1) => Version::HTTP_11,
+        _ => Version::HTTP_10,
+    };
+    let fields: &'a [Header<'a>] = request.headers;
+    let mut said = Said::default();
+    for field in fields {
+        said.note(field.name, field.value)?;
     }
+    let Target {
+        text,
+        path,
+        authority,
+    } = Target::of(&method, target)?;
+    said.check(version)?;
+    let head = Head {
+        method,
+        version,
+        length: match said.length {
+            _ if said.codings > 0 => RequestLength::Chunked,
+            Some(length) => RequestLength::Exact(length),
+            None => RequestLength::Empty,
+        },
+        known: said.known,
+        keeps: !said.close && (version == Version::HTTP_11 || said.keep_alive),
+        path,
+        form: Read {
+            bytes: bytes.get(..length).unwrap_or_default(),
+            target: text,
+            host: said.host,
+            authority,
+            fields,
+        },
+    };
+    Ok(Some((head, length)))
+}
 
-    /// Ends the body, with those trailers that `passes` lets through where the framing has room for
-    /// them.
-    ///
-    /// # Errors
-    /// [`WrongLength`] where less came than was announced.
-    pub fn end(
-        &mut self,
-        out: &mut Vec<u8>,
-        trailers: Option<&HeaderMap>,
-        passes: impl Fn(&HeaderName) -> bool,
-    ) -> Result<(), WrongLength> {
-        match std::mem::replace(self, Self::End) {
-            Self::Empty | Self::Exact(0) | Self::UntilClose | Self::End => Ok(()),
-            Self::Exact(_) => Err(WrongLength),
-            Self::Chunked => {
-                out.extend_from_slice(b"0\r\n");
-                for (name, value) in trailers.into_iter().flatten() {
-                    if passes(name) {
-                        field(out, name.as_str(), value.as_bytes());
-                    }
+impl<'a> Said<'a> {
+    /// Notes what a field says.
+    fn note(&mut self, name: &str, value: &'a [u8]) -> Result<(), BadRequest> {
+        // The length tells most names apart at once.
+        match name.len() {
+            4 if is(name, b"host") => {
+                self.hosts += 1;
+                self.host = Some(value);
+            }
+            10 if is(name, b"connection") => self.note_connection(value),
+            14 if is(name, b"content-length") => {
+                let length = decimal(value).ok_or(BadRequest::Framing)?;
+                if self.length.replace(length).is_some_and(|one| one != length) {
+                    return Err(BadRequest::Framing);
                 }
-                end_of_fields(out);
-                Ok(())
             }
+            17 if is(name, b"transfer-encoding") => {
+                self.codings += 1;
+                self.is_chunked = value.eq_ignore_ascii_case(b"chunked");
+            }
+            _ => self.known.note(name, value),
+        }
+        Ok(())
+    }
+
+    fn note_connection(&mut self, value: &[u8]) {
+        if value.eq_ignore_ascii_case(b"keep-alive") {
+            self.keep_alive = true;
+        } else if value.eq_ignore_ascii_case(b"close") {
+            self.close = true;
+        } else {
+            // A line that some readers leave out as a whole may close a connection, not keep it.
+            self.keep_alive |= value.is_ascii() && has_token(value, "keep-alive");
+            self.close |= has_token(value, "close");
+            self.known.names_fields |= naming_tokens(value).next().is_some();
         }
     }
 
-    /// Whether all of the body was written.
-    pub const fn is_end(self) -> bool {
-        matches!(self, Self::Empty | Self::Exact(0) | Self::End)
+    /// Checks the host and the framing.
+    fn check(&self, version: Version) -> Result<(), BadRequest> {
+        let host_fits = match self.host {
+            Some(host) => self.hosts == 1 && is_host(host),
+            None => version < Version::HTTP_11,
+        };
+        if !host_fits {
+            return Err(BadRequest::Host);
+        }
+        let is_framed_once = match self.codings {
+            0 => true,
+            1 => self.is_chunked && self.length.is_none() && version == Version::HTTP_11,
+            _ => false,
+        };
+        is_framed_once.then_some(()).ok_or(BadRequest::Framing)
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// A target as it goes on.
+struct Target<'a> {
+    text: Cow<'a, str>,
+    path: usize,
+    authority: Option<Box<str>>,
+}
 
-    /// Names are written in small letters, whatever byte stands at whatever place in them.
-    #[test]
-    fn letters_are_made_small() {
-        for (length, at) in (0..20).flat_map(|length| (0..length).map(move |at| (length, at))) {
-            for byte in 0..=u8::MAX {
-                let mut name = vec![b'X'; length];
-                name[at] = byte;
-                let expected = name.to_ascii_lowercase();
-                make_small(&mut name);
-                assert_eq!(name, expected, "{length} {at}");
-            }
+impl<'a> Target<'a> {
+    fn of(method: &Method, target: &'a str) -> Result<Self, BadRequest> {
+        if is_plain(target.as_bytes()) {
+            // A search for a character in ASCII costs more than a look at its bytes.
+            let path = target.bytes().position(|byte| byte == b'?');
+            return Ok(Self {
+                path: path.unwrap_or(target.len()),
+                text: Cow::Borrowed(target),
+                authority: None,
+            });
         }
+        Self::of_uri(method, target)
     }
+
+    /// Every other form, and every other byte, as the library reads them.
+    fn of_uri(method: &Method, target: &str) -> Result<Self, BadRequest> {
+        let uri = Uri::try_from(target).map_err(|_| BadRequest::Syntax)?;
+        if !fields::fits_method(&uri, method) {
+            return Err(BadRequest::Target);
+        }
+        let authority = match uri.authority() {
+            None => None,
+            Some(authority) => {
+                // What stands after an `@` alone names the host.
+                let host = authority.as_str().rsplit('@').next().unwrap_or_default();
+                // An empty host is no origin (RFC 9110 §4.2.1).
+                if !is_host(host.as_bytes()) || host.is_empty() || host.starts_with(':') {
+                    return Err(BadRequest::Host);
+                }
+                Some(host.into())
+            }
+        };
+        let is_authority_alone = uri.authority().is_some() && uri.scheme().is_none();
+        let text = match is_authority_alone {
+            true => String::new(),
+            false => fields::origin_form(method, &uri).into_owned(),
+        };
+        Ok(Self {
+            path: text.find('?').unwrap_or(text.len()),
+            text: Cow::Owned(text),
+            authority,
+        })
+    }
+}
+
+/// Whether a target is in origin form, of bytes that no reader of it changes or refuses.
+fn is_plain(target: &[u8]) -> bool {
+    let is_plain = |byte: &u8| {
+        let unusual = matches!(
+            byte,
+            b'"' | b'#' | b'<' | b'>' | b'\\' | b'^' | b'`' | b'{' | b'|' | b'}'
+        );
+        matches!(byte, b'!'..=b'~') && !unusual
+    };
+    target.first() == Some(&b'/') && target.iter().all(is_plain)
 }

@@ -5,8 +5,7 @@ use std::mem::MaybeUninit;
 
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Version};
 
-use crate::http1::request::{end_of_fields, field};
-use crate::http1::{self, MAX_FIELDS, MAX_HEAD, MAX_INTERIM, Malformed};
+use crate::http1::{self, MAX_FIELDS, MAX_HEAD, MAX_INTERIM, Malformed, end_of_fields, field};
 use crate::message::fields::{decimal, is_of_one_hop};
 use crate::message::is;
 

@@ -20,7 +20,7 @@ use crate::conn::reading::Looked;
 use crate::conn::{Downstream, Ending};
 use crate::http1::MAX_FIELDS;
 use crate::http1::answer::{Answer, To};
-use crate::http1::request_head::{BadRequest, parse};
+use crate::http1::request::{BadRequest, parse};
 use crate::relay::delivery::Reply;
 use crate::relay::websocket::{self, Tunnel};
 use crate::request::body::{ClientBody, discard};

@@ -818,7 +818,7 @@ mod tests {
         let asks = |fields: &str| {
             let bytes = format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
             let mut space = [const { std::mem::MaybeUninit::uninit() }; 100];
-            match crate::http1::request_head::parse(bytes.as_bytes(), &mut space) {
+            match crate::http1::request::parse(bytes.as_bytes(), &mut space) {
                 Ok(Some((head, _))) => asks_for_websocket(&head),
                 _ => panic!("no head: {fields:?}"),
             }

@@ -16,8 +16,8 @@ use weir_shared::units::retry_after_seconds;
 use weir_shared::verdict::Action;
 
 use crate::conn::deadlines::Deadlines;
-use crate::http1::request::{self, Encoder};
 use crate::http1::response::ResponseHead;
+use crate::http1::{self, Encoder};
 use crate::message::fields::{self, ProxyFields};
 use crate::message::trailers::TrailerFilter;
 use crate::relay::delivery::{Reply, ResponseBody, UpstreamBody};
@@ -163,8 +163,8 @@ fn write_head(exchange: &Exchange, encoder: Encoder, out: &mut Vec<u8>) {
         upstream_host: &worker.upstream_host,
     };
     let head = &exchange.head;
-    request::request_line(out, &head.method, head.target());
-    let mut put = |name: &str, value: &[u8]| request::field(out, name, value);
+    http1::request_line(out, &head.method, head.target());
+    let mut put = |name: &str, value: &[u8]| http1::field(out, name, value);
     let nominated = match head.known.names_fields {
         true => fields::nominated_by_client(head),
         false => Vec::new(),
@@ -176,7 +176,7 @@ fn write_head(exchange: &Exchange, encoder: Encoder, out: &mut Vec<u8>) {
         });
     }
     encoder.announce(out);
-    request::end_of_fields(out);
+    http1::end_of_fields(out);
 }
 
 /// Passes an interim response on (FORWARD-6): not to HTTP/1.0, which knows none; and no 100: the

@@ -13,7 +13,7 @@ use crate::conn::Downstream;
 use crate::conn::buffers::{self, Carried, Pipe, Pipes};
 use crate::conn::deadlines::Deadlines;
 use crate::conn::inbound::CutOff;
-use crate::http1::request::Encoder;
+use crate::http1::Encoder;
 use crate::message::trailers::TrailerFilter;
 use crate::message::{Piece, RequestLength};
 

@@ -1,7 +1,7 @@
 //! The ladder: every check of a request, in order (CHECK).
 //!
 //! Pure: no sockets, no files, no clock. It charges the client table, because a count and its check
-//! are one step; it sends nothing. What to do with a decision is `request.rs`.
+//! are one step; it sends nothing. What to do with a decision is `mod.rs`.
 
 use std::net::IpAddr;
 use std::sync::Arc;

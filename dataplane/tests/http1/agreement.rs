@@ -33,7 +33,7 @@ use http::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, TE, TRANSFER_ENC
 use http::{HeaderValue, Method, Uri};
 use weir_dataplane::http1::MAX_HEAD;
 use weir_dataplane::http1::Malformed;
-use weir_dataplane::http1::request_head::BadRequest;
+use weir_dataplane::http1::request::BadRequest;
 use weir_dataplane::message::{Known, RequestLength};
 
 use super::requests_read::{self as ours, End, Field, lines, status};

@@ -1,7 +1,7 @@
 //! Requests: what is written, and that a strict reader finds in it what was meant.
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
-use weir_dataplane::http1::request::{Encoder, WrongLength, end_of_fields, field, request_line};
+use weir_dataplane::http1::{Encoder, WrongLength, end_of_fields, field, request_line};
 
 /// A head is written line by line; the framing says itself in plain digits (FORWARD-4).
 #[test]

@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderName, StatusCode, Version};
 use weir_dataplane::http1::MAX_FIELDS;
 use weir_dataplane::http1::Malformed;
 use weir_dataplane::http1::body::Decoder;
-use weir_dataplane::http1::request_head::{BadRequest, parse};
+use weir_dataplane::http1::request::{BadRequest, parse};
 use weir_dataplane::message::{Fields as _, Head, Known, Read, RequestLength};
 
 /// A name and a value.

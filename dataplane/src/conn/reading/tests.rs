@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::http1::MAX_FIELDS;
-use crate::http1::request_head::{BadRequest, parse};
+use crate::http1::request::{BadRequest, parse};
 
 /// What is found at the front of some bytes: a head's target, or why it is none.
 fn look(bytes: &[u8]) -> Looked<Result<String, BadRequest>> {

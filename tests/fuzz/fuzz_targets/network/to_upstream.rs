@@ -12,7 +12,7 @@ use weir_dataplane::fuzzing::headers::{
     ProxyFields, Stripped, asks_for_websocket, nominated_by_client, to_downstream, to_upstream,
 };
 use weir_dataplane::http1::MAX_FIELDS;
-use weir_dataplane::http1::request_head::parse;
+use weir_dataplane::http1::request::parse;
 use weir_dataplane::message::{Fields, Form, Head};
 
 const HOP_BY_HOP: [&str; 8] = [
