@@ -57,8 +57,9 @@ enum Read {
 /// is held than the socket (CONN-1).
 pub async fn serve(current: &Current, downstream: &Rc<Downstream>, early: Bytes) {
     downstream.put_back(early);
-    // Of a new connection it is tried to read at once: mostly its first request is there.
-    let mut is_new = is_plain_and_stays(&current.worker(), downstream);
+    // A new connection is read from at once: mostly its first request is there.
+    let is_plain = !downstream.is_tls() && !current.worker().in_force.settings.edge.h2c;
+    let mut is_new = is_plain && downstream.ending() == Ending::No;
     while std::mem::take(&mut is_new) || downstream.has_unread() || downstream.is_used_again().await
     {
         #[cfg(any(test, fuzzing))]
@@ -86,12 +87,6 @@ pub async fn serve(current: &Current, downstream: &Rc<Downstream>, early: Bytes)
             }
         }
     }
-}
-
-/// Whether a new connection may be read from before anything is known of it.
-fn is_plain_and_stays(worker: &Worker, downstream: &Downstream) -> bool {
-    let is_plain = !downstream.is_tls() && !worker.in_force.settings.edge.h2c;
-    is_plain && downstream.ending() == Ending::No
 }
 
 /// Answers requests until the connection is idle for a while, or ends.

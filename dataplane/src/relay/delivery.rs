@@ -217,21 +217,6 @@ impl ResponseBody {
     pub const fn empty() -> Self {
         Self::Own(Bytes::new())
     }
-
-    /// The application's body, all of it: the next request is awaited.
-    pub fn whole(mut exchange: Box<Exchange>, content: Bytes) -> Self {
-        let length = content.len() as u64;
-        if exchange.downstream.takes(length) {
-            // As in `Delivery`, without one.
-            exchange.response_bytes = length;
-            exchange.finish(Action::Passed);
-            return Self::Whole(Some(Piece::uncounted(content)));
-        }
-        let delivery = Delivery::new(exchange);
-        let piece = delivery.piece(content);
-        delivery.end(Action::Passed);
-        Self::Whole(Some(piece))
-    }
 }
 
 /// What comes next of a body.

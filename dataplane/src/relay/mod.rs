@@ -6,7 +6,7 @@ pub mod websocket;
 
 use std::future::poll_fn;
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_LENGTH, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode, Version};
 use tokio::net::TcpStream;
@@ -20,7 +20,7 @@ use crate::http1::response::ResponseHead;
 use crate::http1::{self, Encoder};
 use crate::message::fields::{self, ProxyFields};
 use crate::message::trailers::TrailerFilter;
-use crate::relay::delivery::{Reply, ResponseBody, UpstreamBody};
+use crate::relay::delivery::{Delivery, Piece, Reply, ResponseBody, UpstreamBody};
 use crate::relay::websocket::Tunnel;
 use crate::request::body::{ClientBody, RequestBody};
 use crate::request::exchange::Exchange;
@@ -73,7 +73,9 @@ async fn send(exchange: &Exchange, mut body: RequestBody) -> Result<Received, Fa
     let slot = match UpstreamSlot::take(&pool.bound) {
         Some(slot) => slot,
         // Rare, and large for what it holds while it waits.
-        None => Box::pin(wait_for_slot(pool)).await?,
+        None => Box::pin(UpstreamSlot::wait(&pool.bound, pool.queue))
+            .await
+            .map_err(|_| Failure::Overloaded)?,
     };
     let with_head = |body| {
         let mut text = pool.buffers.take_text();
@@ -125,12 +127,6 @@ fn received(
         connect_us,
         written_ns,
     })
-}
-
-/// Waits for a slot.
-async fn wait_for_slot(pool: &Pool) -> Result<UpstreamSlot, Failure> {
-    let slot = UpstreamSlot::wait(&pool.bound, pool.queue).await;
-    slot.map_err(|_| Failure::Overloaded)
 }
 
 /// Makes a connection.
@@ -244,7 +240,7 @@ fn pass_on(mut exchange: Box<Exchange>, received: Received) -> Reply {
         }));
         return reply;
     }
-    let whole = body.take_whole();
+    let content = body.take_whole();
     if !body.is_end() {
         reply.body = ResponseBody::Upstream(UpstreamBody::new(body, exchange, trailers));
         return reply;
@@ -252,11 +248,26 @@ fn pass_on(mut exchange: Box<Exchange>, received: Received) -> Reply {
     if let Some(stream) = body.into_reusable() {
         exchange.worker.pool.keep(stream);
     }
-    match whole {
-        Some(content) => reply.body = ResponseBody::whole(exchange, content),
+    match content {
+        Some(content) => reply.body = whole(exchange, content),
         None => exchange.finish(Action::Passed),
     }
     reply
+}
+
+/// The application's body, all of it: the next request is awaited.
+fn whole(mut exchange: Box<Exchange>, content: Bytes) -> ResponseBody {
+    let length = content.len() as u64;
+    if exchange.downstream.takes(length) {
+        // As in `Delivery`, without one.
+        exchange.response_bytes = length;
+        exchange.finish(Action::Passed);
+        return ResponseBody::Whole(Some(Piece::uncounted(content)));
+    }
+    let delivery = Delivery::new(exchange);
+    let piece = delivery.piece(content);
+    delivery.end(Action::Passed);
+    ResponseBody::Whole(Some(piece))
 }
 
 /// The head as the client gets it, without a body.
