@@ -374,7 +374,7 @@ impl Interim {
 
     /// Puts one behind those to a stream, if it fits.
     pub fn put_head(&mut self, head: Response<()>) {
-        let size = self.heads_size + size(&head);
+        let size = self.heads_size + interim_size(&head);
         if size <= MAX_WAITING {
             self.heads_size = size;
             self.heads.push(head);
@@ -438,8 +438,8 @@ impl Interim {
     }
 }
 
-/// What one takes, about.
-fn size(head: &Response<()>) -> usize {
+/// What an interim response takes, about.
+fn interim_size(head: &Response<()>) -> usize {
     let of = |(name, value): (&HeaderName, &HeaderValue)| name.as_str().len() + value.len();
     // A status is a frame of its own, and a field has some bytes besides.
     head.headers()
