@@ -75,10 +75,11 @@ impl Application {
         }
     }
 
-    /// Reads and writes what it can; true if something moved.
-    pub fn turn(&mut self) -> bool {
+    /// Reads and writes what it can; true if something moved. To ask for connections costs more
+    /// than all else: it is left out where nobody can have `connected`.
+    pub fn turn(&mut self, connected: bool) -> bool {
         let mut moved = false;
-        while let Ok((stream, _)) = self.listener.accept() {
+        while connected && let Ok((stream, _)) = self.listener.accept() {
             let is_set = stream.set_nonblocking(true);
             self.calls.push(Call::new(is_set.is_ok().then_some(stream)));
             moved = true;

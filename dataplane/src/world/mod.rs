@@ -47,6 +47,8 @@ const MOST_TURNS: usize = 100_000;
 /// A client that is slow for a while.
 const SLOW_STEPS: usize = 12;
 const SLOW_STEP_MS: u64 = 3_000;
+/// Once nothing more happens, time passes in steps of so long.
+const LAST_STEP_MS: u64 = STEP_MS / 2;
 /// The least that a send buffer of a narrow connection takes: what TCP's holds at least.
 const NARROW: usize = 16 * 1024;
 
@@ -269,16 +271,22 @@ impl<'a> World<'a> {
         while left > 0 {
             let next = step.min(left);
             left -= next;
-            tokio::time::advance(Duration::from_millis(next)).await;
-            self.service.advance(next);
-            self.check.seen.passed(next);
-            self.quiet_ms += next;
-            self.settle().await?;
-            if self.serving.is_some() {
-                let seen = &self.check.seen;
-                let late = self.late.check(seen, &self.client, self.quiet_ms);
-                late.map_err(|fault| self.check.with_time(fault))?;
-            }
+            self.pass(next).await?;
+        }
+        Ok(())
+    }
+
+    /// Time passes, in one step.
+    async fn pass(&mut self, milliseconds: u64) -> Result<(), String> {
+        tokio::time::advance(Duration::from_millis(milliseconds)).await;
+        self.service.advance(milliseconds);
+        self.check.seen.passed(milliseconds);
+        self.quiet_ms += milliseconds;
+        self.settle().await?;
+        if self.serving.is_some() {
+            let seen = &self.check.seen;
+            let late = self.late.check(seen, &self.client, self.quiet_ms);
+            late.map_err(|fault| self.check.with_time(fault))?;
         }
         Ok(())
     }
@@ -287,7 +295,8 @@ impl<'a> World<'a> {
     async fn settle(&mut self) -> Result<(), String> {
         let (mut idle, mut is_new) = (0, false);
         for _ in 0..MOST_TURNS {
-            let moved = self.client.turn() | self.application.turn();
+            // Nobody connects to the application before something has moved.
+            let moved = self.client.turn() | self.application.turn(is_new);
             self.service.turn();
             // The runtime asks the system what has come.
             tokio::task::yield_now().await;
@@ -357,7 +366,7 @@ impl<'a> World<'a> {
         self.application.go();
         self.settle().await?;
         while self.serving.is_some() {
-            self.advance(1000).await?;
+            self.pass(LAST_STEP_MS).await?;
         }
         self.client.may_read(usize::MAX);
         self.settle().await?;
