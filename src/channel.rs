@@ -25,6 +25,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
+use rustix::io::retry_on_intr;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
@@ -119,7 +120,9 @@ pub fn receive(channel: &UnixStream, words: &mut [u8]) -> io::Result<(usize, Vec
     let mut space = [MaybeUninit::uninit(); SPACE];
     let mut rights = RecvAncillaryBuffer::new(&mut space);
     let mut into = [IoSliceMut::new(words)];
-    let received = recvmsg(channel, &mut into, &mut rights, RecvFlags::CMSG_CLOEXEC)?;
+    // A receive with a time-out is never begun again by the system, whatever the signal.
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    let received = retry_on_intr(|| recvmsg(channel, &mut into, &mut rights, flags))?;
     let mut passed = Vec::new();
     for message in rights.drain() {
         if let RecvAncillaryMessage::ScmRights(descriptors) = message {

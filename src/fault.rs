@@ -1,9 +1,9 @@
 //! The steps of a hand-over by name, and a test's way to have one of them fail (RESTART-4).
 //!
 //! `WEIR_TEST_FAULT` names a file that holds `<side>:<step>:<how>`, such as `new:workers:kill`: the
-//! step of this name fails, hangs, exits or is killed while the file says so. Where it hangs, the
-//! file says for how many milliseconds the other process waits: `new:workers:hang:4000`. Not in a
-//! release build.
+//! step of this name fails, pauses, hangs, exits or is killed while the file says so. Where it
+//! hangs, the file says for how many milliseconds the other process waits: `new:workers:hang:4000`.
+//! Not in a release build.
 
 use std::time::Duration;
 
@@ -76,6 +76,9 @@ mod hook {
 
     use super::{Step, silence};
 
+    /// Long enough for a signal in the middle.
+    const PAUSE: Duration = Duration::from_secs(1);
+
     impl Step {
         /// `<side>:<step>`
         const fn name(self) -> &'static str {
@@ -129,6 +132,7 @@ mod hook {
             // The new process: for longer than it is waited for. The old one: for less.
             Some("hang") if step.name().starts_with("new") => std::thread::sleep(silence() * 3),
             Some("hang") => std::thread::sleep(silence() * 3 / 2),
+            Some("pause") => std::thread::sleep(PAUSE),
             Some(_) | None => {}
         }
         Ok(())

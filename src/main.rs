@@ -139,6 +139,10 @@ enum Command {
 fn main() -> ExitCode {
     let Arguments { settings, command } = Arguments::parse();
     sources::set_file(settings);
+    commands::common::written(run(command))
+}
+
+fn run(command: Option<Command>) -> ExitCode {
     match command {
         None | Some(Command::Serve) => commands::serve(),
         Some(Command::Check(asking)) => commands::check::run(&asking),

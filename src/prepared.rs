@@ -301,6 +301,11 @@ pub struct Parked {
 }
 
 impl Parked {
+    /// Whether another process serves until this one does.
+    pub const fn takes_over(&self) -> bool {
+        self.predecessor.is_some()
+    }
+
     /// The point of no return: accepts, and says so to the process before, which goes then. Nothing
     /// here can fail.
     pub fn serve(mut self) -> Service {

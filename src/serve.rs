@@ -32,6 +32,10 @@ pub fn serve(
     hangs::watch(EXIT_SOFTWARE)?;
     let prepared = Prepared::open(sources, loaded)?;
     let parked = prepared.take_over(signals.asking())?;
+    // Whoever ends a process that is to take over means that the one before stays.
+    if parked.takes_over() && signals.says_stop() {
+        return Err(StartError::Stopped);
+    }
     // From here on nothing can fail: this process is the service.
     let mut service = parked.serve();
     if let Announce::With(print) = announce {

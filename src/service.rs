@@ -45,6 +45,9 @@ pub enum StartError {
     /// Something an operator must mend: exit status 78.
     #[error("{0}")]
     Unfit(String),
+    /// It was to take over, and a signal ended it before it served.
+    #[error("it was told to stop before it served")]
+    Stopped,
     /// The system refused a thread.
     #[error("the system refused a thread: {0}")]
     System(#[from] io::Error),

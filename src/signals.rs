@@ -20,6 +20,8 @@ use weir_shared::threads::{self, Ended};
 /// A second signal to stop within this time is the same one: `timeout` and some supervisors send it
 /// to the process and to its group.
 const SAME_STOP: Duration = Duration::from_secs(1);
+/// What has come already is heard within this time.
+const AT_ONCE: Duration = Duration::from_millis(1);
 /// Ends of threads that may wait; there are fewer threads.
 const MAX_ENDS: usize = 64;
 /// Requests of operators that may wait; one more is 503.
@@ -165,6 +167,15 @@ impl Signals {
         }
     }
 
+    /// Whether a signal to stop has come already. Others stay where they are.
+    pub fn says_stop(&mut self) -> bool {
+        let streams = &mut self.streams;
+        let stop = std::future::poll_fn(|cx| streams.poll_stop(cx));
+        // A moment: signals come by way of the runtime, which waits for nothing less.
+        let heard = (self.runtime).block_on(async { tokio::time::timeout(AT_ONCE, stop).await });
+        heard.is_ok()
+    }
+
     fn judge(&mut self, heard: Heard) -> Option<Event> {
         match heard {
             Heard::Stop => match self.stop_at {
@@ -184,13 +195,20 @@ impl Signals {
 }
 
 impl Streams {
+    fn poll_stop(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let stops = [&mut self.terminate, &mut self.interrupt, &mut self.quit];
+        let mut stops = stops.into_iter();
+        match stops.any(|stream| stream.poll_recv(cx).is_ready()) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        }
+    }
+
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Heard> {
         if let Poll::Ready(Some(end)) = self.ends.poll_recv(cx) {
             return Poll::Ready(Heard::Event(Event::ThreadEnded(end)));
         }
-        let stops = [&mut self.terminate, &mut self.interrupt, &mut self.quit];
-        let mut stops = stops.into_iter();
-        if stops.any(|stream| stream.poll_recv(cx).is_ready()) {
+        if self.poll_stop(cx).is_ready() {
             return Poll::Ready(Heard::Stop);
         }
         if self.hangup.poll_recv(cx).is_ready() {

@@ -17,6 +17,8 @@ use weir_controlplane::process::Reply;
 use crate::channel::{self, Kind, MAX_PASSED};
 use crate::fault;
 
+/// More steps than a start has.
+const MAX_STEPS: usize = 64;
 /// The longest sentence.
 const MAX_SENTENCE: u64 = 4096;
 /// How long a process may take to end once it has closed its channel, or was killed.
@@ -125,7 +127,8 @@ impl Successor {
 
     fn hear(&mut self) -> Progress {
         let mut word = [0];
-        loop {
+        // One that never stops to say that it goes on is read a little of at a time.
+        for _ in 0..MAX_STEPS {
             match self.channel.read(&mut word) {
                 Ok(1) if word == [channel::STEP] => {
                     self.knows_words = true;
@@ -147,6 +150,7 @@ impl Successor {
                 Ok(0) | Err(_) => return Progress::Failed(self.how_it_ended()),
             }
         }
+        Progress::Going
     }
 
     /// Why it cannot start, as it says itself; it ends then.

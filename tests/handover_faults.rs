@@ -189,6 +189,30 @@ impl Service {
         command::run(self.state.path(), &["upgrade", "--json"])
     }
 
+    /// A hand-over in which the new process gets these signals, once or again and again.
+    #[track_caller]
+    fn upgrade_under(&self, signals: &[Signal], again: bool) -> Ran {
+        let before = self.processes().len();
+        let path = self.state.path().to_owned();
+        let upgrade = move || command::run(&path, &["upgrade", "--json"]);
+        let upgrading = std::thread::spawn(upgrade);
+        let new = wait_for_within(LONG, "a process that has its handlers", || {
+            let new = *self.processes().get(before)?;
+            has_handlers(new).then_some(new)
+        });
+        while !upgrading.is_finished() {
+            for signal in signals {
+                // It may have ended.
+                let _ = kill_process(new, *signal);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+            if !again {
+                break;
+            }
+        }
+        upgrading.join().expect("it has run")
+    }
+
     /// A hand-over that nothing disturbs.
     #[track_caller]
     fn upgrade_well(&self) {
@@ -276,6 +300,15 @@ impl Drop for Service {
             assert!(!log.contains("panicked"), "{log}");
         }
     }
+}
+
+/// Whether a process catches the last of the signals that it sets handlers for.
+fn has_handlers(pid: Pid) -> bool {
+    let status = fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero()));
+    let status = status.unwrap_or_default();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    caught.is_some_and(|mask| mask & 1 << (Signal::USR2.as_raw() - 1) != 0)
 }
 
 fn banned(number: u16) -> String {
@@ -379,6 +412,38 @@ fn a_new_process_that_is_killed_changes_nothing() {
 #[test]
 fn a_new_process_that_hangs_changes_nothing() {
     the_new_process("hang", "it has said nothing for 4s");
+}
+
+/// RESTART-4: a signal to stop that comes before the new process serves ends it, at whichever step,
+/// and the old one goes on; any other changes nothing, also while it waits for the state.
+#[test]
+fn a_signal_to_the_new_process_ends_no_service() {
+    let application = Application::ok();
+    let mut service = Service::start(&application);
+    let asking = Asking::service(&service);
+    let stops = [
+        ("listen", Signal::TERM),
+        ("ready", Signal::INT),
+        ("serve", Signal::TERM),
+    ];
+    for (step, signal) in stops {
+        println!("new:{step}");
+        let (serving, earlier) = (service.serving(), service.processes());
+        service.fail_at("new", step, "pause");
+        let ran = service.upgrade_under(&[signal], false);
+        service.fail_no_more();
+        assert_eq!(ran.code, 1, "{}", ran.err);
+        let sentence = "this process goes on: it was told to stop before it served";
+        assert!(ran.err.contains(sentence), "{}", ran.err);
+        service.goes_on(serving, &earlier);
+        service.is_whole();
+    }
+    service.fail_at("old", "save-again", "pause");
+    let ran = service.upgrade_under(&[Signal::CONT, Signal::USR1, Signal::ALARM], true);
+    service.fail_no_more();
+    assert_eq!((ran.code, ran.err.as_str()), (0, ""));
+    service.is_whole();
+    asking.finish();
 }
 
 /// RESTART-4: a step of the old process that fails ends the new one, and the old one goes on; one

@@ -2,6 +2,9 @@
 //! once it took it in; many bans are one request and one write, judged whole.
 
 use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
 use std::process::Stdio;
 
 use serde_json::{Value, json};
@@ -24,6 +27,43 @@ fn ledger(weir: &Weir) -> Vec<Value> {
     assert_eq!(exported.code, 0, "{}", exported.err);
     let exported: Value = serde_json::from_str(&exported.out).expect("JSON");
     exported["bans"].as_array().expect("a list").clone()
+}
+
+/// CONTROL-3: a command whose output cannot be written has failed, and says so.
+#[test]
+fn an_export_that_is_not_written_has_failed() {
+    let state = state_dir();
+    for arguments in [&["bans", "export"][..], &["crawlers"], &["man"]] {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full");
+        let mut command = command(state.path(), arguments);
+        command.stdout(full.expect("the device"));
+        let ran = ran(command.output().expect("the binary runs"));
+        assert_eq!(ran.code, 1, "{arguments:?}: {}", ran.err);
+        let told = "weir: standard output cannot be written: No space left on device";
+        assert!(ran.err.contains(told), "{arguments:?}: {}", ran.err);
+    }
+}
+
+/// CONTROL-9: of a list that is cut off on its way nothing is imported, and whoever sent it is
+/// told.
+#[test]
+fn an_import_that_is_cut_off_is_refused() {
+    let weir = Weir::start(&Application::ok(), &[]);
+    for rest in [
+        "Content-Length: 500\r\n\r\n192.0.2.1\n",
+        "Transfer-Encoding: chunked\r\n\r\na\r\n192.0.2.1\n\r\nzz\r\n",
+    ] {
+        let path = weir.state_path("weir.sock");
+        let mut socket = UnixStream::connect(path).expect("the socket");
+        let head = "POST /v1/bans/import?duration=1h&reason=x HTTP/1.1\r\nHost: localhost\r\n";
+        (socket.write_all(format!("{head}{rest}").as_bytes())).expect("it is taken");
+        socket.shutdown(Shutdown::Write).expect("it ends");
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).expect("an answer");
+        assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+        assert!(answer.contains("the body ended early"), "{answer}");
+    }
+    assert_eq!(ledger(&weir), Vec::<Value>::new());
 }
 
 /// CONTROL-9: `export | import -` into a fresh service makes the same ledger, with ends, reasons,

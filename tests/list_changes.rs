@@ -189,6 +189,28 @@ fn the_file_stays_what_it_is() {
     }
 }
 
+/// CONTROL-8, FEED-6: an entry that no longer fits beside half a million others is refused, for
+/// what it is and not for a place in a text that nobody has seen; the file stays as it is.
+#[test]
+fn what_would_not_fit_is_not_written() {
+    let state = state_dir();
+    let member = |number: u32| {
+        let (high, middle, low) = (number >> 16, number >> 8 & 255, number & 255);
+        format!(r#"{{"netblock":"10.{high}.{middle}.{low}"}}"#)
+    };
+    let members: Vec<String> = (0..500_000).map(member).collect();
+    let rules = format!(r#"{{"version":1,"deny":[{}]}}"#, members.join(","));
+    let path = state.path().join("rules.json");
+    fs::write(&path, &rules).expect("writes");
+    let ran = run(state.path(), &["deny", "198.51.100.1"]);
+    assert_eq!(ran.code, 78, "{}", ran.err);
+    let told = "stays as it is: with this change it would not fit: ";
+    assert!(ran.err.contains(told), "{}", ran.err);
+    assert!(!ran.err.contains("line "), "{}", ran.err);
+    let is_as_it_was = fs::read_to_string(&path).expect("reads") == rules;
+    assert!(is_as_it_was);
+}
+
 /// CONTROL-8: an entry that is taken out from inside a wider one is out, and the command says what
 /// still decides.
 #[test]

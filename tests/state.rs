@@ -11,6 +11,7 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::{Value, json};
 
 use crate::support::application::Application;
+use crate::support::command::{command, ran};
 use crate::support::weir::{
     EXEMPT, ONE_PER_HOUR, Weir, from_now, milliseconds, ms, now_ms, pretty, state_dir, write_bans,
 };
@@ -610,10 +611,11 @@ fn what_is_no_file_is_set_aside() {
     let mut weir = Weir::start_at(application.address(), &state, &[EXEMPT]);
     weir.ban("netblock", "203.0.113.0/24", "1h");
     let path = weir.state_path("bans.json");
-    let put: [fn(&Path); 3] = [
+    let put: [fn(&Path); 4] = [
         |path| mknodat(CWD, path, FileType::Fifo, Mode::from(0o666), 0).expect("a pipe"),
         |path| fs::create_dir(path).expect("a directory"),
         |path| std::os::unix::fs::symlink("/dev/zero", path).expect("a link"),
+        |path| std::os::unix::fs::symlink("/nonexistent/bans.json", path).expect("a link"),
     ];
     for (number, put) in put.into_iter().enumerate() {
         fs::remove_file(&path).expect("removes");
@@ -635,8 +637,38 @@ fn what_is_no_file_is_set_aside() {
     fs::remove_dir(weir.state_path("bans.json.directory")).expect("removes");
     weir.stop();
     let next = Weir::start_at(application.address(), &state, &[EXEMPT]);
-    assert_eq!(next.bans().len(), 4);
+    assert_eq!(next.bans().len(), 5);
     assert_eq!(next.get("/exempt", "203.0.113.7").status, 429);
+}
+
+/// STATE-6: a link that leads to nothing in the place of a state file is no missing file: a check
+/// tells it, and a start ends with it.
+#[test]
+fn a_link_to_nothing_is_no_missing_file() {
+    let application = Application::ok();
+    for file in [
+        "bans.json",
+        "clients.json",
+        "lookups.json",
+        "alerts.json",
+        "rules.json",
+    ] {
+        let state = state_dir();
+        let path = state.path().join(file);
+        std::os::unix::fs::symlink("/nonexistent/it", &path).expect("a link");
+        for arguments in [&["check"][..], &[]] {
+            let mut command = command(state.path(), arguments);
+            command
+                .env("WAF_LISTEN", "127.0.0.1:0")
+                .env("WAF_UPSTREAM", format!("http://{}", application.address()))
+                .env("WAF_LOOKUP_SOURCE", "off");
+            let ran = ran(command.output().expect("the binary runs"));
+            assert_eq!(ran.code, 78, "{file}: {}", ran.err);
+            let told = ran.err.contains(file) && ran.err.contains("a link that leads to nothing");
+            assert!(told, "{file}: {}", ran.err);
+        }
+        assert!(path.is_symlink());
+    }
 }
 
 /// BAN-4: an ended entry that says not when it began has no length; the next ban is a first one.

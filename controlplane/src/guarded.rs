@@ -7,7 +7,7 @@
 //! [`being_read`] says where it hangs.
 
 use std::fs::{self, File, FileType, Metadata, OpenOptions};
-use std::io::{self, Read as _};
+use std::io::{self, ErrorKind, Read as _};
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -33,7 +33,12 @@ pub(crate) fn open_with(options: &mut OpenOptions, path: &Path) -> io::Result<Fi
     test_hook::hang_if_asked(path);
     let opened = options.custom_flags(flags()).open(path);
     // A socket cannot be opened, nor a pipe for writing: the error would not say why.
-    let file = opened.map_err(|error| what_lies_there(path).unwrap_or(error))?;
+    let file = opened.map_err(|error| match error.kind() {
+        ErrorKind::NotFound if path.is_symlink() => {
+            io::Error::other("it is a link that leads to nothing, and a regular file is expected")
+        }
+        _ => what_lies_there(path).unwrap_or(error),
+    })?;
     is_regular(&file)?;
     Ok(file)
 }
@@ -220,10 +225,12 @@ mod tests {
         .unwrap();
         let _socket = UnixListener::bind(at("socket")).unwrap();
         std::os::unix::fs::symlink(at("pipe"), at("link")).unwrap();
+        std::os::unix::fs::symlink(at("none"), at("dangling")).unwrap();
         let told = |path: &Path| read(path, 4).unwrap_err().to_string();
         for (path, what) in [
             (at("pipe"), "a named pipe"),
             (at("link"), "a named pipe"),
+            (at("dangling"), "a link that leads to nothing"),
             (at("socket"), "a socket"),
             (at("."), "a directory"),
             ("/dev/zero".into(), "a device"),

@@ -39,6 +39,8 @@ pub enum Body {
     Whole(Bytes),
     /// It is larger than was allowed.
     TooLarge,
+    /// It did not come to its end.
+    CutOff,
 }
 
 /// The response to a request under `/_waf/`.

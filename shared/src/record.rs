@@ -336,6 +336,20 @@ fn cut(text: &[u8], max: usize) -> Option<&[u8]> {
     kept.get(..end)
 }
 
+/// Whether a character changes how a terminal shows others: a control character, or one that breaks
+/// a line or turns the direction of writing, so that a line seems to say something else (TELL-2).
+pub fn disturbs(character: char) -> bool {
+    character.is_control()
+        || matches!(
+            character,
+            '\u{2028}' | '\u{2029}'
+                | '\u{061c}'
+                | '\u{200e}' | '\u{200f}'
+                | '\u{202a}'..='\u{202e}'
+                | '\u{2066}'..='\u{2069}'
+        )
+}
+
 /// The fields of `WAF_LOG_REQUEST_HEADERS` that are logged: each once, and credentials never,
 /// whatever the setting says (LOG-1); the start warned about them.
 pub fn logged_headers(asked: &[HeaderName]) -> Vec<HeaderName> {

@@ -1,14 +1,16 @@
 //! What all commands have: exit statuses, failures, the moment.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::process::ExitCode;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 use weir_shared::client::{Client, NotAClient};
 use weir_shared::clock::{Clock, Now};
 use weir_shared::settings::Refused;
+
+use super::text;
 
 /// No service answers (`EX_UNAVAILABLE` of sysexits).
 pub const EXIT_UNAVAILABLE: u8 = 69;
@@ -40,7 +42,10 @@ impl Failure {
 
     /// Says it.
     pub fn tell(&self) -> ExitCode {
-        eprintln!("weir: {}", self.sentence);
+        // It may quote what somebody wrote.
+        let told = format!("weir: {}", self.sentence);
+        told.lines()
+            .for_each(|line| eprintln!("{}", text::visible(line)));
         ExitCode::from(self.status)
     }
 }
@@ -50,12 +55,30 @@ pub fn finish(ended: Result<ExitCode, Failure>) -> ExitCode {
     ended.unwrap_or_else(|failure| failure.tell())
 }
 
-/// Writes to standard output. Who closes it early (`| head`) has read enough.
+/// Why standard output did not take all.
+static UNWRITTEN: OnceLock<io::Error> = OnceLock::new();
+
+/// Writes to standard output. Who closes it early (`| head`) has read enough; any other fault is
+/// told at the end of the command, see [`written`].
 pub fn out(text: &str) {
-    let mut output = std::io::stdout().lock();
-    let _ = output
-        .write_all(text.as_bytes())
-        .and_then(|()| output.flush());
+    let mut output = io::stdout().lock();
+    let written = (output.write_all(text.as_bytes())).and_then(|()| output.flush());
+    if let Err(error) = written
+        && error.kind() != io::ErrorKind::BrokenPipe
+    {
+        let _ = UNWRITTEN.set(error);
+    }
+}
+
+/// The exit status of a command whose output is to be whole, or it has failed.
+pub fn written(ended: ExitCode) -> ExitCode {
+    match UNWRITTEN.get() {
+        Some(error) => {
+            eprintln!("weir: standard output cannot be written: {error}");
+            ExitCode::FAILURE
+        }
+        None => ended,
+    }
 }
 
 /// Writes a document to standard output.

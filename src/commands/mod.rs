@@ -17,7 +17,7 @@ pub mod alerts;
 pub mod ask;
 pub mod bans;
 pub mod check;
-mod common;
+pub mod common;
 pub mod crawlers;
 pub mod dashboard;
 pub mod demo;
@@ -127,7 +127,7 @@ pub fn run(sources: Sources, loaded: Loaded, announce: serve::Announce) -> ExitC
             }
             ExitCode::from(EXIT_CONFIG)
         }
-        Err(error @ StartError::System(_)) => {
+        Err(error @ (StartError::Stopped | StartError::System(_))) => {
             eprintln!("weir: {error}");
             ExitCode::FAILURE
         }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use weir_shared::ban::Expiry;
+use weir_shared::record::disturbs;
 use weir_shared::units::Time;
 pub use weir_shared::units::count;
 
@@ -67,7 +68,7 @@ pub fn tsv<'a>(cells: impl IntoIterator<Item = &'a str>) -> String {
                 '\n' => text.push_str("\\n"),
                 '\r' => text.push_str("\\r"),
                 '\\' => text.push_str("\\\\"),
-                _ if is_plain(letter) => text.push(letter),
+                _ if !disturbs(letter) => text.push(letter),
                 _ => {}
             }
         }
@@ -113,17 +114,12 @@ pub fn plain(text: &str) -> String {
     }
 }
 
-fn visible(text: &str) -> String {
+/// A text from outside, on one line.
+pub fn visible(text: &str) -> String {
     let letters = text.chars();
     letters
-        .map(|letter| if is_plain(letter) { letter } else { '�' })
+        .map(|letter| if disturbs(letter) { '�' } else { letter })
         .collect()
-}
-
-/// Neither a control character nor one that turns the direction of a line.
-fn is_plain(letter: char) -> bool {
-    !letter.is_control()
-        && !matches!(letter, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// The two largest units: `3 d 4 h`.

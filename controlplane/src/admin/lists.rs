@@ -102,7 +102,7 @@ pub(crate) fn answer(
 ) -> OwnResponse {
     let changed = match changed {
         Ok(changed) => changed,
-        Err(unfit @ NotChanged::DoesNotFit { .. }) => {
+        Err(unfit @ (NotChanged::DoesNotFit { .. } | NotChanged::WouldNotFit { .. })) => {
             return Problem::Unfit(unfit.to_string()).answer(request_id);
         }
         Err(why @ (NotChanged::System { .. } | NotChanged::Contested { .. })) => {

@@ -494,6 +494,7 @@ fn with_body(
         // The limit is asked of whoever reads; it is not left to him alone.
         Some(Body::Whole(body)) if body.len() <= limit => read(body),
         Some(Body::TooLarge | Body::Whole(_)) => Err(Problem::TooLarge { limit }),
+        Some(Body::CutOff) => Err(Problem::BadRequest("the body ended early".to_owned())),
     }
 }
 

@@ -305,6 +305,11 @@ fn every_wrong_request_has_its_answer() {
         ..request("POST", "/_waf/bans", "")
     };
     check_problem(&rig.ask(too_large), 413, "65536 bytes");
+    let cut_off = OwnRequest {
+        body: Some(Body::CutOff),
+        ..request("POST", "/_waf/bans", "")
+    };
+    check_problem(&rig.ask(cut_off), 400, "ended early");
     assert!(rig.control.turn(std::time::Duration::ZERO) == crate::control_loop::Flow::Go);
     assert_eq!(body(&rig.get("/_waf/bans"))["bans"], json!([]));
 }

@@ -250,8 +250,8 @@ async fn read(body: Incoming, limit: usize) -> Body {
     match Limited::new(body, limit).collect().await {
         Ok(body) => Body::Whole(body.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => Body::TooLarge,
-        // Broken on its way: nobody is left to read an answer.
-        Err(_) => Body::Whole(Bytes::new()),
+        // Somebody may be left to read an answer.
+        Err(_) => Body::CutOff,
     }
 }
 

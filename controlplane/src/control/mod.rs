@@ -180,6 +180,8 @@ impl Listeners {
                 let _ = stopped.await;
                 last.all_answered().await;
             });
+            // What is still being judged may take seconds.
+            runtime.shutdown_background();
         })?;
         server.thread = Some(thread);
         Ok(server)

@@ -10,7 +10,7 @@ use http::{HeaderName, Version};
 use ipnet::IpNet;
 use weir_shared::client::Client;
 use weir_shared::netblock::{Netblock, PrefixLengths};
-use weir_shared::record::{Batch, Headers, Record, Text, logged_headers};
+use weir_shared::record::{Batch, Headers, Record, Text, disturbs, logged_headers};
 use weir_shared::settings::Settings;
 use weir_shared::units::Time;
 use weir_shared::verdict::{AppliedPercent, Counts, Group, LimitHit};
@@ -458,19 +458,6 @@ fn is_plain(bytes: &[u8]) -> bool {
     bytes.iter().fold(true, |all, byte| all & plain(byte))
 }
 
-/// Whether a character changes how others are shown: it breaks a line, or turns the direction of
-/// writing, so that a line seems to say something else on a terminal (TELL-2).
-const fn reorders(character: char) -> bool {
-    matches!(
-        character,
-        '\u{2028}' | '\u{2029}'
-            | '\u{061c}'
-            | '\u{200e}' | '\u{200f}'
-            | '\u{202a}'..='\u{202e}'
-            | '\u{2066}'..='\u{2069}'
-    )
-}
-
 /// The inside of a JSON string. Bytes that are not UTF-8 become U+FFFD; control characters are
 /// escaped, DEL and the C1 range too, because a log ends up on a terminal.
 pub(super) fn escaped(value: &[u8], out: &mut Vec<u8>) {
@@ -486,7 +473,7 @@ pub(super) fn escaped(value: &[u8], out: &mut Vec<u8>) {
                 '\n' => out.extend_from_slice(b"\\n"),
                 '\r' => out.extend_from_slice(b"\\r"),
                 '\t' => out.extend_from_slice(b"\\t"),
-                _ if character.is_control() || reorders(character) => {
+                _ if disturbs(character) => {
                     // A Vec takes every write.
                     drop(write!(out, "\\u{:04x}", u32::from(character)));
                 }

@@ -10,6 +10,7 @@ use super::compile::Compiler;
 use super::entry::{
     Change, Changed, Entry, NotChanged, PAUSE, TRIES, member, retain, take_out_ended,
 };
+use super::list_file;
 use super::swap::Place;
 
 /// Changes the file: read, judged, compared and swapped.
@@ -91,8 +92,10 @@ fn attempt(
     }
     let mut text = serde_json::to_vec_pretty(&rules).map_err(|error| system(error.into()))?;
     text.push(b'\n');
-    let read = compiler.read(Some(&text)).map_err(unfit)?;
-    compiler.read_lists(&text, read).map_err(unfit)?;
+    let would_not_fit = |fault| NotChanged::would_not_fit(path, fault);
+    list_file::is_bounded(&text).map_err(would_not_fit)?;
+    let read = compiler.read(Some(&text)).map_err(would_not_fit)?;
+    compiler.read_lists(&text, read).map_err(would_not_fit)?;
     let swapped = place.swap(old.as_ref(), &text).map_err(system)?;
     Ok(swapped.then_some(changed))
 }

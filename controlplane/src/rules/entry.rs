@@ -1,7 +1,7 @@
 //! Entries of the lists allow and deny, what is to be changed of them, and what became of it
 //! (CONTROL-8): of rules.json (`change.rs`) and of lists.json (`listed.rs`).
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -112,13 +112,21 @@ impl Changed {
 /// Why the lists are as they were.
 #[derive(Debug, thiserror::Error)]
 pub enum NotChanged {
-    /// The file, or what would become of it, does not fit.
+    /// The file does not fit.
     #[error("rules file {} does not fit: {fault}; mend it first", path.display())]
     DoesNotFit {
         /// The file.
         path: PathBuf,
         /// Where and why.
         fault: Fault,
+    },
+    /// What would become of it does not fit, which no further try mends.
+    #[error("rules file {} stays as it is: with this change it would not fit: {reason}", path.display())]
+    WouldNotFit {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
     },
     /// The system refused it.
     #[error("rules file {} cannot be changed: {error}", path.display())]
@@ -134,6 +142,16 @@ pub enum NotChanged {
         /// The file.
         path: PathBuf,
     },
+}
+
+impl NotChanged {
+    /// The fault without its place: nobody has seen the text.
+    pub(super) fn would_not_fit(path: &Path, fault: Fault) -> Self {
+        Self::WouldNotFit {
+            path: path.to_owned(),
+            reason: fault.message,
+        }
+    }
 }
 
 impl Change {

@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::guarded;
+use crate::state::fault::Fault;
 
 /// The name of the file where `WAF_RULES_FILE` is not set, and of the file in metrics.
 pub(crate) const FILE: &str = "rules.json";
@@ -15,6 +16,17 @@ pub(super) const MAX_BYTES: u64 = 64 << 20;
 /// The bytes of rules.json, or of a list.
 pub(super) fn bytes(path: &Path) -> io::Result<Vec<u8>> {
     guarded::read(path, MAX_BYTES)
+}
+
+/// Whether a text that is to be written could be read again.
+pub(super) fn is_bounded(text: &[u8]) -> Result<(), Fault> {
+    let fault = || {
+        let most = MAX_BYTES >> 20;
+        Fault::new(1, 1, "", &format!("it would be larger than {most} MiB"))
+    };
+    (text.len() as u64 <= MAX_BYTES)
+        .then_some(())
+        .ok_or_else(fault)
 }
 
 /// A file beside rules.json where its name is relative.

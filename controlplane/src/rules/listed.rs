@@ -18,7 +18,7 @@ use super::document::{LISTS_SCHEMA, at, told};
 use super::entry::{
     Change, Changed, Entry, List, ListKey, NotChanged, PAUSE, TRIES, member, take_out_ended,
 };
-use super::list_file::LISTS;
+use super::list_file::{self, LISTS};
 use super::swap::Place;
 use crate::beside;
 use crate::json::{self, Strict};
@@ -232,10 +232,9 @@ fn attempt(
     }
     let mut text = serde_json::to_vec_pretty(&document).map_err(|error| system(error.into()))?;
     text.push(b'\n');
-    read(&text).map_err(|fault| NotChanged::DoesNotFit {
-        path: path.to_owned(),
-        fault,
-    })?;
+    let would_not_fit = |fault| NotChanged::would_not_fit(path, fault);
+    list_file::is_bounded(&text).map_err(would_not_fit)?;
+    read(&text).map_err(would_not_fit)?;
     let swapped = place.swap(old.as_ref(), &text).map_err(system)?;
     Ok(swapped.then_some(changed))
 }

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::io;
 
+use weir_shared::record::disturbs;
+
 /// The most characters of a fault's message and of its pointer.
 const MAX_QUOTE: usize = 300;
 
@@ -65,7 +67,7 @@ fn shortened(text: &str) -> String {
             short.push('…');
             break;
         }
-        if character.is_control() {
+        if disturbs(character) {
             short.extend(character.escape_default());
         } else {
             short.push(character);

@@ -27,7 +27,7 @@ pub struct StateLock {
     pub(super) dir: PathBuf,
     file: File,
     /// A directory that was removed and made again is another one.
-    pub(super) identity: Identity,
+    identity: Identity,
 }
 
 impl StateLock {
@@ -67,6 +67,23 @@ impl StateLock {
             return Self::of(dir, lock);
         }
         Self::claim(dir)
+    }
+
+    /// Whether it still keeps others out: neither the directory nor the lock file was removed, or
+    /// replaced by one that another service may hold.
+    pub(super) fn holds(&self) -> io::Result<bool> {
+        let found = match fs::metadata(&self.dir) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            found => identity(found),
+        };
+        if found.ok() != Some(self.identity) {
+            return Ok(false);
+        }
+        Ok(match fs::metadata(self.dir.join(LOCK)) {
+            Ok(found) if found.is_file() => identity(Ok(found))? == identity(self.file.metadata())?,
+            Ok(_) => true,
+            Err(error) => error.kind() != io::ErrorKind::NotFound,
+        })
     }
 
     fn of(dir: &Path, file: File) -> Result<Self, StateError> {
@@ -150,6 +167,18 @@ mod tests {
         assert!(matches!(foreign, Err(StateError::InUse { .. })));
         drop((new, elsewhere));
         assert!(!in_use(dir.path()) && !in_use(other.path()));
+    }
+
+    /// STATE-6: a lock whose file was removed, or replaced by another, keeps nobody out any more.
+    #[test]
+    fn a_lock_that_is_gone_holds_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let lock = StateLock::claim(dir.path()).unwrap();
+        assert!(lock.holds().unwrap());
+        fs::remove_file(dir.path().join(LOCK)).unwrap();
+        assert!(!lock.holds().unwrap());
+        let other = StateLock::claim(dir.path()).unwrap();
+        assert!(!lock.holds().unwrap() && other.holds().unwrap());
     }
 
     /// STATE-6: what is no directory is called that, whoever asks; root may enter no file either.

@@ -6,7 +6,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
@@ -76,13 +76,11 @@ impl Store {
         Ok(store)
     }
 
-    /// Sees to it that the directory is there; true if it had to be made anew, or is another one
-    /// than before.
+    /// Sees to it that the directory is there, and locked; true if it had to be made anew, or is
+    /// another one than before, or its lock is.
     pub(super) fn ensure_dir(&mut self) -> io::Result<bool> {
-        match fs::metadata(&self.dir) {
-            Ok(found) if (found.dev(), found.ino()) == self.lock.identity => return Ok(false),
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            Ok(_) | Err(_) => {}
+        if self.lock.holds()? {
+            return Ok(false);
         }
         self.lock = StateLock::claim(&self.dir).map_err(io::Error::other)?;
         Ok(true)
@@ -97,11 +95,15 @@ impl Store {
         self.dir.join(name)
     }
 
-    /// The file as it stands now; none where there is no file.
+    /// The file as it stands now; none where there is no file. A link that leads to nothing is no
+    /// regular file: nothing can be written in its place before it is set aside.
     pub(super) fn stat(&self, name: &str) -> io::Result<Option<Stat>> {
-        match guarded::look(&self.path(name)) {
+        let path = self.path(name);
+        match guarded::look(&path) {
             Ok(found) => Ok(Some(Stat::of(&found))),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Ok(fs::symlink_metadata(&path).ok().as_ref().map(Stat::of))
+            }
             Err(error) => Err(error),
         }
     }

@@ -106,8 +106,8 @@ async fn read_body(body: &mut ClientBody, limit: usize, downstream: &Downstream)
         .await;
         match next {
             None => return Body::Whole(Bytes::from(content)),
-            // The connection of a broken body ends; an empty one is refused in the meantime.
-            Some(Err(_)) => return Body::Whole(Bytes::new()),
+            // The connection of a broken body ends.
+            Some(Err(_)) => return Body::CutOff,
             Some(Ok(Piece::Trailers(_))) => {}
             Some(Ok(Piece::Data(data))) => {
                 if content.len() + data.len() > limit {

@@ -5,9 +5,11 @@ use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::guarded;
 use crate::state::error::StateError;
 use crate::state::stat::{MAX_BYTES, content};
 use crate::state::store::{Step, create};
@@ -109,7 +111,7 @@ pub(crate) fn read<E: DeserializeOwned, K: DeserializeOwned>(
             file = JOURNAL,
             "a line that was cut off by a kill is left out"
         );
-        let cut = OpenOptions::new().write(true).open(&path);
+        let cut = open(&path, OpenOptions::new().write(true));
         cut.and_then(|file| file.set_len(found.end))
             .map_err(failed)?;
     }
@@ -153,14 +155,23 @@ pub(in crate::state) fn forget(dir: &Path) -> io::Result<()> {
 
 /// The whole file; nothing where there is none.
 fn bytes(path: &Path) -> io::Result<Vec<u8>> {
-    // Opening a pipe that somebody put there would block for ever.
-    match fs::metadata(path) {
-        Ok(found) if found.is_file() => {}
-        Ok(_) => return Err(io::Error::other("it is not a regular file")),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(error),
+    match open(path, OpenOptions::new().read(true)) {
+        Ok(mut file) => content(&mut file).map(|(bytes, _)| bytes),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(error),
     }
-    content(&mut File::open(path)?).map(|(bytes, _)| bytes)
+}
+
+/// Opens it, if it is a regular file. No link is followed, which may be another's, and no pipe is
+/// waited for.
+fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    let opened = options.custom_flags(NO_FOLLOW).open(path);
+    let file = opened.map_err(|error| match Errno::from_io_error(&error) {
+        Some(Errno::LOOP) => io::Error::other("it is a link, and a regular file is expected"),
+        _ => error,
+    })?;
+    guarded::is_regular(&file)?;
+    Ok(file)
 }
 
 /// The lines after a number, and how many are no lines. One whose number is not larger than those
@@ -308,7 +319,7 @@ impl Tail {
                     && open.len() == self.end)
             }
             (None, Some(standing)) if standing.is_file() && standing.len() == self.end => {
-                self.file = Some(OpenOptions::new().append(true).open(&path)?);
+                self.file = Some(open(&path, OpenOptions::new().append(true))?);
                 Ok(true)
             }
             (None, None) if self.end == 0 => {
@@ -334,9 +345,7 @@ impl Tail {
         let path = self.dir.join(JOURNAL);
         let emptied = self.step(Step::EmptyJournal).and_then(|()| {
             self.set_aside(&path)?;
-            let mut options = OpenOptions::new();
-            options.write(true).custom_flags(NO_FOLLOW);
-            match options.open(&path) {
+            match open(&path, OpenOptions::new().write(true)) {
                 Ok(file) if file.metadata()?.len() > 0 => {
                     file.set_len(0)?;
                     file.sync_data()

@@ -263,7 +263,15 @@ fn a_huge_journal_and_one_that_is_no_file_stop_the_start() {
     assert!(refused(dir.path()).contains("is larger than"));
     fs::remove_file(&path).unwrap();
     fs::create_dir(&path).unwrap();
-    assert!(refused(dir.path()).contains("not a regular file"));
+    assert!(refused(dir.path()).contains("it is a directory"));
+    fs::remove_dir(&path).unwrap();
+    // Of another, who has no line end there.
+    let other = dir.path().join("other");
+    fs::write(&other, "one\ntwo").unwrap();
+    std::os::unix::fs::symlink(&other, &path).unwrap();
+    assert!(refused(dir.path()).contains("it is a link"));
+    assert_eq!(fs::read(&other).unwrap(), b"one\ntwo");
+    assert!(!dir.path().join("bans.journal.bad").exists());
 }
 
 /// STATE-10: a line with a number that no service gives is damaged: the lines that follow would
