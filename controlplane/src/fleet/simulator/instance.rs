@@ -24,7 +24,7 @@ use crate::rules::{Entry, Expected, FileChange, ListKey, SharedLists};
 use crate::state::Change;
 
 /// Batches that are read at once.
-const READ: usize = 7;
+pub(super) const READ: usize = 7;
 
 type Disk = (Vec<Arc<Ban>>, Replica, KeptFiling, Option<Point>);
 
@@ -57,6 +57,11 @@ pub(super) fn settings(observe: bool) -> LedgerSettings {
         max_bans: 10_000,
         observe,
     }
+}
+
+/// A batch without its salt.
+fn opened(sealed: &[u8]) -> &[u8] {
+    &sealed[size_of::<u128>()..]
 }
 
 /// Of the boot with this number.
@@ -333,6 +338,13 @@ impl Instance {
         aside
     }
 
+    /// Two batches of the same events differ once they are sealed: each has a salt of its own. Here
+    /// that is what the connection has said hello with, for it has one batch of each number.
+    fn sealed(&self, text: &[u8]) -> Vec<u8> {
+        let salt = self.hello.to_be_bytes();
+        salt.iter().chain(text).copied().collect()
+    }
+
     fn speak(&mut self, engine: &mut impl Engine, at: u64, is_late: bool) -> Result<(), Fault> {
         let now = self.now(at);
         let me = self.core.origin().clone();
@@ -362,7 +374,7 @@ impl Instance {
         let read = engine.read_after(self.core.cursor(), READ, Duration::ZERO)?;
         let count = read.len();
         for logged in read {
-            let effects = self.core.take(event::read(&logged.sealed), now);
+            let effects = self.core.take(event::read(opened(&logged.sealed)), now);
             self.obey(effects, now);
             self.core.has_read(logged);
         }
@@ -371,7 +383,7 @@ impl Instance {
         }
         let saved = self.saved;
         if let Some(batch) = self.core.next_batch(|change| saved >= change) {
-            engine.append(&me, batch.seq, &batch.bytes)?;
+            engine.append(&me, batch.seq, &self.sealed(&batch.bytes))?;
         }
         while !is_late
             && engine.is_asked()

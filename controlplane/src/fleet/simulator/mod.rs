@@ -598,6 +598,50 @@ fn a_number_alone_names_no_batch() {
     assert!(reader.ledger.ban(BanKey::of(&ban)).is_some());
 }
 
+/// FLEET-15: two masters have, at one place, two batches of one number with the same events, behind
+/// others that differ. Each is sealed with a salt of its own (FLEET-25): whoever has read the one
+/// does not take the other for it (seed 97165).
+#[test]
+fn the_same_events_sealed_twice_are_two_batches() {
+    let mut random = Random::new(1);
+    let mut turn = |instance: &mut Instance, store: &mut Store, is_late| {
+        let mut engine = Model {
+            store,
+            random: &mut random,
+            fails: 0,
+            now_ms: START,
+            answers: &mut VecDeque::new(),
+        };
+        assert!(instance.turn(&mut engine, START, is_late));
+    };
+    let [mut here, mut there, mut twice, mut reader] =
+        [("here", 1), ("there", 2), ("twice", 3), ("reader", 4)]
+            .map(|(name, nonce)| Instance::new(name, nonce, 0, Vec::new(), START));
+    let mut stays = Store::default();
+    // As many as are read at once: who reads them anew sends before it has read the rest.
+    for number in 0..instance::READ as u64 {
+        here.bans(netblock(client(1)), 60, START + number);
+        turn(&mut here, &mut stays, false);
+    }
+    for instance in [&mut there, &mut twice, &mut reader] {
+        turn(instance, &mut stays, false);
+    }
+    let mut goes = stays.clone();
+    let ban = here.bans(netblock(client(5)), 7200, START);
+    there.bans(netblock(client(9)), 7200, START);
+    twice.bans(netblock(client(1)), 7200, START + 100);
+    turn(&mut here, &mut stays, false);
+    turn(&mut there, &mut goes, false);
+    turn(&mut twice, &mut goes, true);
+    turn(&mut reader, &mut goes, false);
+    for instance in [&mut twice, &mut reader] {
+        instance.cut();
+        turn(instance, &mut stays, false);
+    }
+    turn(&mut reader, &mut stays, false);
+    assert!(reader.ledger.ban(BanKey::of(&ban)).is_some());
+}
+
 /// FLEET-12: N instances ban a netblock at once, before one has heard of another: that is one
 /// entry, and the next ban is the next step of the escalation.
 #[test]
