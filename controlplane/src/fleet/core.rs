@@ -94,6 +94,8 @@ pub struct Core {
     /// While the log is read from its beginning: what was not yet seen to be in it.
     unseen: Option<BTreeSet<Item>>,
     since_snapshot: u64,
+    /// How often something was read that was made long before.
+    late: u64,
     counts: Counts,
     /// When the log was last read to its end, or the engine has done all of its work, in its time.
     contact_ms: Option<u64>,
@@ -142,6 +144,7 @@ impl Core {
             generation: None,
             unseen: None,
             since_snapshot: 0,
+            late: 0,
             counts: Counts::default(),
             contact_ms: None,
             welcomed_ms: None,
@@ -286,9 +289,12 @@ impl Core {
                 if self.unseen.is_none() {
                     self.note_conflicts(&event);
                 }
+                let item = name(&event);
+                let before = self.replica.event(&item);
                 let (effects, is_whole) = self.replica.join(&event, now_ms)?;
+                self.note_late(&item, before.as_ref());
                 if let (true, Some(unseen)) = (is_whole, &mut self.unseen) {
-                    unseen.remove(&name(&event));
+                    unseen.remove(&item);
                 }
                 Ok(effects)
             });

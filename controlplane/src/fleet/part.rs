@@ -323,6 +323,10 @@ impl Fleet {
 
     /// The document of the bans that holds what they are now, and the last one that is on disk.
     pub(crate) fn note_documents(&mut self, of_now: u64, on_disk: u64, now: Now) {
+        if self.points.note_late(self.core.late()) {
+            self.changes += 1;
+            self.kept.hurry(self.change());
+        }
         let point = || self.core.point();
         if !self.rests && self.points.turn(point, (of_now, on_disk), now.mono_ns) {
             self.changes += 1;

@@ -14,12 +14,25 @@ pub(super) struct Points {
     next: Option<(u64, Point)>,
     /// When the next one is looked for.
     due_ns: u64,
+    /// How often something was read that was made long before.
+    late: u64,
 }
 
 impl Points {
     /// What fleet.json may say.
     pub(super) fn held(&self) -> Option<&Point> {
         self.held.as_ref()
+    }
+
+    /// So often something was read now that was made long before. Points that were found earlier
+    /// are given up. True if fleet.json is to be written without one, before bans.json has what was
+    /// read.
+    pub(super) fn note_late(&mut self, late: u64) -> bool {
+        if std::mem::replace(&mut self.late, late) == late {
+            return false;
+        }
+        self.next = None;
+        self.held.take().is_some()
     }
 
     /// Looks for one. True if fleet.json is to be written for another.
@@ -41,5 +54,46 @@ impl Points {
             }
         }
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fleet::engine::{Cursor, Logged};
+    use crate::fleet::place::Place;
+    use crate::fleet::stamp::Origin;
+
+    fn point(count: u64) -> Point {
+        Point {
+            generation: String::new(),
+            read: Place::of(&Logged {
+                at: Cursor { ms: 7, count },
+                origin: Origin::new("a", 1).unwrap(),
+                seq: count,
+                sealed: Vec::new(),
+            }),
+            last: (7, 0),
+        }
+    }
+
+    /// FLEET-15, FLEET-23: where something was read that a restart from a point would not send,
+    /// neither the point that fleet.json has is kept nor the one that waits for bans.json; one that
+    /// is found afterwards is.
+    #[test]
+    fn points_before_what_is_read_late_are_given_up() {
+        let mut points = Points::default();
+        assert!(!points.turn(|| Some(point(1)), (1, 0), PAUSE_NS));
+        assert!(points.turn(|| None, (1, 1), PAUSE_NS));
+        assert!(!points.turn(|| Some(point(2)), (2, 1), 2 * PAUSE_NS));
+        assert!(!points.note_late(0));
+        assert_eq!(points.held(), Some(&point(1)));
+        assert!(points.note_late(1));
+        assert!(!points.turn(|| None, (2, 2), 2 * PAUSE_NS));
+        assert_eq!(points.held(), None);
+        assert!(!points.note_late(1) && !points.note_late(2));
+        assert!(!points.turn(|| Some(point(3)), (3, 2), 3 * PAUSE_NS));
+        assert!(points.turn(|| None, (3, 3), 3 * PAUSE_NS));
+        assert_eq!(points.held(), Some(&point(3)));
     }
 }

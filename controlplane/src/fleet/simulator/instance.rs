@@ -40,6 +40,8 @@ pub(super) struct Instance {
     hello: u128,
     /// bans.json and what it knew of the fleet, written in one step, with the point to go on from.
     disk: Option<Disk>,
+    /// How often something had been read that was made long before, when that was written.
+    late: u64,
     /// lists.json as it lies there.
     pub(super) file: SharedLists,
     filing: Filing,
@@ -82,6 +84,7 @@ impl Instance {
             is_linked: false,
             hello: first_hello(nonce),
             disk: None,
+            late: 0,
             file: SharedLists::default(),
             filing: Filing::default(),
             noted: (0, Vec::new()),
@@ -119,8 +122,10 @@ impl Instance {
 
     pub(super) fn save(&mut self) {
         self.saved = self.core.replica().kept_changes();
-        // A point that is older than what is known is as good.
+        // A point that is older than what is known is as good, but for what was made long before.
+        let late = std::mem::replace(&mut self.late, self.core.late());
         let before = self.disk.take().and_then(|(.., point)| point);
+        let before = before.filter(|_| self.late == late);
         self.disk = Some((
             self.ledger.all(),
             self.core.replica().clone(),
@@ -232,6 +237,7 @@ impl Instance {
             is_linked: false,
             hello: first_hello(nonce),
             disk,
+            late: 0,
             file: std::mem::take(&mut self.file),
             filing,
             noted: (0, Vec::new()),

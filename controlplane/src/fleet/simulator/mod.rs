@@ -642,6 +642,43 @@ fn the_same_events_sealed_twice_are_two_batches() {
     assert!(reader.ledger.ban(BanKey::of(&ban)).is_some());
 }
 
+/// FLEET-15, FLEET-23: an instance reads, of a master that goes, what was made long before its
+/// point, and is killed. It does not go on from that point: what it has read is sent (seed 35961).
+#[test]
+fn what_is_read_late_is_sent_after_a_restart() {
+    let mut random = Random::new(1);
+    let mut turn = |instance: &mut Instance, store: &mut Store, now| {
+        let mut engine = Model {
+            store,
+            random: &mut random,
+            fails: 0,
+            now_ms: now,
+            answers: &mut VecDeque::new(),
+        };
+        assert!(instance.turn(&mut engine, now, false));
+    };
+    let [mut here, mut reader, mut other] = [("here", 1), ("reader", 2), ("other", 3)]
+        .map(|(name, nonce)| Instance::new(name, nonce, 0, Vec::new(), START));
+    let made = here.breaks(client(1), START).unwrap();
+    let now = START + 120_000;
+    let mut stays = Store::default();
+    reader.bans(netblock(client(5)), 7200, now);
+    for _ in 0..2 {
+        turn(&mut reader, &mut stays, now);
+    }
+    reader.save();
+    let mut goes = stays.clone();
+    turn(&mut here, &mut goes, now);
+    turn(&mut reader, &mut goes, now);
+    // It is saved while not all of its own is in the log: that is no point.
+    reader.bans(netblock(client(9)), 7200, now);
+    reader.restart(4, now, false);
+    for instance in [&mut reader, &mut other] {
+        turn(instance, &mut stays, now);
+    }
+    assert!(other.ledger.ban(made).is_some());
+}
+
 /// FLEET-12: N instances ban a netblock at once, before one has heard of another: that is one
 /// entry, and the next ban is the next step of the escalation.
 #[test]
