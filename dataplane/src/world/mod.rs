@@ -353,6 +353,7 @@ impl<'a> World<'a> {
     fn checked(&mut self) -> Result<(), String> {
         let logged = self.service.logged();
         self.check.seen.take(&self.client, logged);
+        self.check.seen.was_unread |= waiting(&self.socket) > 0;
         let is_open = self.serving.is_some();
         let checked = self
             .check

@@ -32,6 +32,8 @@ pub struct Seen {
     pub observes: bool,
     /// The service was told to end, or the client went.
     pub is_ended: bool,
+    /// The client once left something unread: there may be no room for a last word.
+    pub was_unread: bool,
     /// Milliseconds that passed.
     pub now_ms: u64,
     /// When the last answer was whole.
@@ -64,6 +66,7 @@ impl Seen {
             refused: is_refused && settings != OBSERVES,
             observes: settings == OBSERVES,
             is_ended: false,
+            was_unread: false,
             now_ms: 0,
             answered_ms: 0,
             sent_ms: 0,
