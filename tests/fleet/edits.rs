@@ -227,7 +227,8 @@ fn an_edit_around_a_hand_over_holds_at_both() {
         let bans = file["bans"].as_array_mut().expect("a list");
         bans.retain(|ban| ban["netblock"] != netblock("0"));
         let changed = bans.iter_mut().find(|ban| ban["netblock"] == netblock("1"));
-        changed.expect("it")["reason"] = json!(number.to_string());
+        let reason = number.to_string();
+        changed.expect("it")["reason"] = json!(reason);
         let save = || {
             let edited = other.state.path().join("edited");
             fs::write(&edited, pretty(&file)).expect("writes");
@@ -252,9 +253,8 @@ fn an_edit_around_a_hand_over_holds_at_both() {
             answer["bans"].as_array().cloned().unwrap_or_default()
         };
         let is_so = |bans: &[Value]| {
-            let is_changed = |ban: &Value| {
-                ban["netblock"] == netblock("1") && ban["reason"] == number.to_string()
-            };
+            let is_changed =
+                |ban: &Value| ban["netblock"] == netblock("1") && ban["reason"] == *reason;
             bans.len() == number + 1 && bans.iter().any(is_changed)
         };
         wait_for_bans(&one, &format!("{moment:?}: the edit at the first"), is_so);
