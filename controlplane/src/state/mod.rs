@@ -326,7 +326,7 @@ impl Thread {
     /// Sees to it that the directory is there.
     fn reach(&mut self) -> io::Result<()> {
         if self.common.store.ensure_dir()? {
-            tracing::warn!("the state directory, or the lock in it, was gone and is made anew");
+            tracing::warn!("the state directory was gone, or the lock in it, and is made anew");
             // The old watch went with the old directory.
             self.looks.wake();
             self.files().for_each(|file| file.rebuild());
