@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
-use super::{PATIENCE, wait_for};
+use super::{PATIENCE, wait_for_within};
 
 /// How long a process is watched. Every test pays for it.
 const WATCHED: Duration = Duration::from_millis(20);
@@ -64,10 +64,11 @@ impl Process {
         self.status
     }
 
-    /// Waits for its end.
+    /// Waits for its end. A stop waits ten seconds for a disk by itself, and a busy machine is
+    /// slow to come that far.
     #[track_caller]
     pub(crate) fn wait(&mut self) -> ExitStatus {
-        wait_for("the end of the process", || self.try_wait())
+        wait_for_within(3 * PATIENCE, "the end of the process", || self.try_wait())
     }
 
     /// Ends it as a power cut would.
