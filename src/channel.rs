@@ -19,13 +19,18 @@
 //!
 //! It is the standard input of the new process. What ends before "s", or says nothing for half a
 //! minute, or says "f" and why, has changed nothing: the old process takes its state back.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the process itself, at the edge: no test turns its clock"
+)]
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::time::Instant;
 
-use rustix::io::retry_on_intr;
+use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
@@ -120,9 +125,15 @@ pub fn receive(channel: &UnixStream, words: &mut [u8]) -> io::Result<(usize, Vec
     let mut space = [MaybeUninit::uninit(); SPACE];
     let mut rights = RecvAncillaryBuffer::new(&mut space);
     let mut into = [IoSliceMut::new(words)];
-    // A receive with a time-out is never begun again by the system, whatever the signal.
-    let flags = RecvFlags::CMSG_CLOEXEC;
-    let received = retry_on_intr(|| recvmsg(channel, &mut into, &mut rights, flags))?;
+    let until = channel.read_timeout()?.map(|wait| Instant::now() + wait);
+    let received = loop {
+        // The system begins a receive with a time-out never again, whatever the signal. Signals
+        // that come all the time make it no longer than twice that.
+        match recvmsg(channel, &mut into, &mut rights, RecvFlags::CMSG_CLOEXEC) {
+            Err(Errno::INTR) if until.is_none_or(|until| Instant::now() < until) => {}
+            received => break received?,
+        }
+    };
     let mut passed = Vec::new();
     for message in rights.drain() {
         if let RecvAncillaryMessage::ScmRights(descriptors) = message {
