@@ -205,7 +205,7 @@ fn an_edit_around_a_hand_over_holds_at_both() {
     let (application, engine) = (Application::ok(), Engine::start());
     let one = start(&application, &engine, "edge-1");
     let of_other = settings(&engine, "edge-2");
-    // The questions below are none too many.
+    // What is asked below is more than one request an hour.
     let of_other: Vec<(&str, &str)> = (of_other.iter())
         .map(|(name, value)| (name.as_str(), value.as_str()))
         .filter(|(name, _)| *name != ONE_PER_HOUR.0)
