@@ -10,6 +10,9 @@ use weir_shared::clock::Now;
 const ALONE_NS: u64 = 3_000_000_000;
 /// And for so long: an alert.
 const ALERT_NS: u64 = 30_000_000_000;
+/// An engine that has done its work for less is no other than before: it says hello, does some of
+/// it, and fails again.
+const LASTED_NS: u64 = 2_000_000_000;
 
 /// Since when the engine does not do its work, and why.
 struct Trouble {
@@ -36,6 +39,8 @@ pub(super) struct Standing {
     done: [bool; 3],
     /// None while it does all of its work.
     trouble: Option<Trouble>,
+    /// The trouble that has ended, and when; it goes on where the engine fails again at once.
+    ended: Option<(Trouble, u64)>,
     /// When the engine has answered last, on the monotonic clock; the thread of the link says so.
     contact_ns: Arc<AtomicU64>,
     alone_told: bool,
@@ -52,6 +57,7 @@ impl Standing {
                 since_ns: now.mono_ns,
                 why: "it was not asked yet".to_owned(),
             }),
+            ended: None,
             contact_ns,
             alone_told: false,
             alert_raised: false,
@@ -81,14 +87,10 @@ impl Standing {
         if self.done.contains(&false) {
             return false;
         }
-        let Some(Trouble { since_ns, .. }) = self.trouble.take() else {
+        let Some(trouble) = self.trouble.take() else {
             return false;
         };
-        if std::mem::take(&mut self.alone_told) {
-            let seconds = now.mono_ns.saturating_sub(since_ns) / 1_000_000_000;
-            tracing::info!("the engine of the fleet answers again, after {seconds} s");
-        }
-        self.alert_raised = false;
+        self.ended = Some((trouble, now.mono_ns));
         true
     }
 
@@ -100,13 +102,28 @@ impl Standing {
     /// The link has ended, or could not be opened.
     pub(super) fn close(&mut self, why: String, now: Now) {
         self.is_open = false;
-        match &mut self.trouble {
-            Some(trouble) => trouble.why = why,
-            None => {
-                let since_ns = self.contact_ns().min(now.mono_ns);
-                self.trouble = Some(Trouble { since_ns, why });
-            }
+        self.note_lasted(now);
+        let before =
+            (self.trouble.take()).or_else(|| self.ended.take().map(|(trouble, _)| trouble));
+        let since_ns = match before {
+            Some(trouble) => trouble.since_ns,
+            None => self.contact_ns().min(now.mono_ns),
+        };
+        self.trouble = Some(Trouble { since_ns, why });
+    }
+
+    /// Logs that the engine does its work again, once that has lasted.
+    fn note_lasted(&mut self, now: Now) {
+        let has_lasted = |ended_ns: &u64| now.mono_ns.saturating_sub(*ended_ns) >= LASTED_NS;
+        let Some((trouble, ended_ns)) = self.ended.take_if(|(_, ended_ns)| has_lasted(ended_ns))
+        else {
+            return;
+        };
+        if std::mem::take(&mut self.alone_told) {
+            let seconds = ended_ns.saturating_sub(trouble.since_ns) / 1_000_000_000;
+            tracing::info!("the engine of the fleet answers again, after {seconds} s");
         }
+        self.alert_raised = false;
     }
 
     fn contact_ns(&self) -> u64 {
@@ -124,8 +141,10 @@ impl Standing {
         (alone_ns >= ALONE_NS).then_some((alone_ns, why))
     }
 
-    /// Logs once that the instance is alone. Returns what is to be an alert, once.
+    /// Logs once that the instance is alone, and once that it is not any more. Returns what is to
+    /// be an alert, once.
     pub(super) fn tell(&mut self, engine: &str, now: Now) -> Option<String> {
+        self.note_lasted(now);
         let (alone_ns, why) = self.alone(now)?;
         let why = why.to_owned();
         if !self.alone_told {
@@ -216,5 +235,30 @@ mod tests {
             assert!(does_all(&mut standing, at(33 * SECOND)));
             assert_eq!(standing.alone(at(33 * SECOND)), None);
         }
+    }
+
+    /// FLEET-2: an engine that does all of its work and fails again at once, each time anew, is as
+    /// one that does not answer; the time begins anew where its work has lasted two seconds.
+    #[test]
+    fn an_engine_that_fails_again_at_once_is_none() {
+        let (mut standing, contact_ns) = standing();
+        let mut told = Vec::new();
+        let mut turn = |standing: &mut Standing, second: u64, length_ns: u64| {
+            let begun = at(second * SECOND);
+            let end = at(begun.mono_ns + length_ns);
+            standing.open();
+            assert!(does_all(standing, begun));
+            assert_eq!(standing.alone(begun), None);
+            contact_ns.store(end.mono_ns, Ordering::Relaxed);
+            standing.close("it lies".to_owned(), end);
+            told.extend(standing.tell("", end));
+            standing.alone(end).is_some()
+        };
+        for second in 1..=40 {
+            let is_alone = turn(&mut standing, second, SECOND / 2);
+            assert_eq!(is_alone, second >= 3, "{second}");
+        }
+        assert!(!turn(&mut standing, 41, 2 * SECOND));
+        assert_eq!(told.len(), 1);
     }
 }
