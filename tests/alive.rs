@@ -13,13 +13,7 @@ use crate::support::application::{After, Application};
 use crate::support::process::Process;
 use crate::support::raw_client::{Connection, exchange, get, request};
 use crate::support::weir::{ADMIN_TOKEN, ONE_PER_HOUR, StateDir, Weir, state_dir};
-use crate::support::{wait_for, wait_until};
-
-/// An address where nobody listens.
-fn nobody() -> SocketAddr {
-    let free = TcpListener::bind("127.0.0.1:0").expect("a port");
-    free.local_addr().expect("its address")
-}
+use crate::support::{free_address, wait_for, wait_until};
 
 /// The binary with a plain environment: no harness reads what it says.
 fn command(address: SocketAddr, upstream: SocketAddr, state: &StateDir) -> Command {
@@ -50,14 +44,19 @@ struct Unread {
 
 impl Unread {
     fn start(upstream: SocketAddr, settings: &[(&str, &str)]) -> Self {
+        let unread = Self::begin(free_address(), upstream, settings);
+        wait_for("the listener", || TcpStream::connect(unread.address).ok());
+        unread
+    }
+
+    fn begin(address: SocketAddr, upstream: SocketAddr, settings: &[(&str, &str)]) -> Self {
         let (pipe, standard_error) = full_pipe();
-        let (address, state) = (nobody(), state_dir());
+        let state = state_dir();
         let process = Process::start(
             command(address, upstream, &state)
                 .envs(settings.iter().copied())
                 .stderr(standard_error),
         );
-        wait_for("the listener", || TcpStream::connect(address).ok());
         Self {
             process,
             address,
@@ -84,7 +83,7 @@ fn full_pipe() -> (PipeReader, PipeWriter) {
 #[test]
 fn a_standard_error_that_nobody_reads_stops_nothing() {
     let mut weir = Unread::start(
-        nobody(),
+        free_address(),
         &[
             ("WAF_RATE_LIMIT_PER_MINUTE", "off"),
             ("WAF_RATE_LIMIT_PER_HOUR", "off"),
@@ -106,12 +105,23 @@ fn a_standard_error_that_nobody_reads_stops_nothing() {
     assert_eq!(weir.wait(), Some(0));
 }
 
+/// ALIVE-1: a start that fails ends, whether anybody reads why or not.
+#[test]
+fn a_start_that_fails_unread_ends() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("its address");
+    for settings in [&[][..], &[("WAF_WORKERS", "none")]] {
+        let mut weir = Unread::begin(address, free_address(), settings);
+        assert_eq!(weir.wait(), Some(78), "{settings:?}");
+    }
+}
+
 /// ALIVE-1: a message that repeats is written once a second, with the number of those held back:
 /// none is forgotten.
 #[test]
 fn a_repeated_message_is_written_with_its_number() {
     const REQUESTS: u64 = 300;
-    let weir = Weir::start_at(nobody(), &state_dir(), &[]);
+    let weir = Weir::start_at(free_address(), &state_dir(), &[]);
     for _ in 0..REQUESTS {
         assert_eq!(weir.get("/a", "203.0.113.7").status, 502);
     }
@@ -180,6 +190,10 @@ fn a_thread_that_ends_takes_the_service_with_it() {
                 assert_eq!(weir.wait().code(), Some(70), "{thread}");
                 let said = format!("the thread {thread} ended by a panic");
                 weir.wait_for_process_log(&["ERROR", &said]);
+                if thread == "weir-state" {
+                    // Nobody waits for what it will never write.
+                    weir.wait_for_process_log(&["ERROR", "they were not written"]);
+                }
             });
         }
     });
@@ -235,13 +249,13 @@ fn signals_that_nobody_means_are_ignored() {
 /// token file hangs here, which holds the start.
 #[test]
 fn signals_are_handled_from_the_first_moment() {
-    let (state, address) = (state_dir(), nobody());
+    let (state, address) = (state_dir(), free_address());
     let token = state.path().join("token");
     std::fs::write(&token, "a-token-of-enough-letters").expect("writes");
     let hangs = state.path().join("hangs");
     std::fs::write(&hangs, token.to_str().expect("a path")).expect("writes");
     let mut process = Process::start(
-        command(address, nobody(), &state)
+        command(address, free_address(), &state)
             .env("WAF_ADMIN_TOKEN_FILE", &token)
             .env("WEIR_TEST_HANGING_FILE", &hangs)
             .stderr(Stdio::null()),
@@ -318,7 +332,7 @@ fn a_stop_is_announced_before_the_listeners_close() {
 /// socket answers.
 #[test]
 fn open_files_are_never_short() {
-    let (state, address) = (state_dir(), nobody());
+    let (state, address) = (state_dir(), free_address());
     let application = Application::ok();
     let log = state.path().join("stderr");
     let mut shell = Command::new("sh");

@@ -13,6 +13,7 @@ use serde_json::Value;
 use crate::control::{file, validator};
 use crate::support::application::{After, Application};
 use crate::support::command::{Ran, command, ran, run};
+use crate::support::free_address;
 use crate::support::raw_client::get;
 use crate::support::transport;
 use crate::support::weir::{ADMIN_TOKEN, ONE_PER_HOUR, Weir, state_dir};
@@ -833,9 +834,7 @@ fn a_check_beside_the_service_and_its_warnings() {
     }
     let application = Application::ok();
     let upstream = format!("http://{}", application.address());
-    let port = std::net::TcpListener::bind("127.0.0.1:0").expect("binds");
-    let address = port.local_addr().expect("its address").to_string();
-    drop(port);
+    let address = free_address().to_string();
     // Fewer than any system has open files for: no warning of that.
     let settings = [
         ("WAF_UPSTREAM", upstream.as_str()),

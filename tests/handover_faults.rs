@@ -24,7 +24,7 @@ use crate::support::command::{self, Ran};
 use crate::support::process::is_running;
 use crate::support::raw_client::{Connection, Response, exchange, get, request, try_exchange};
 use crate::support::weir::{ADMIN_TOKEN, StateDir, state_dir};
-use crate::support::{wait_for_within, wait_until};
+use crate::support::{free_address, wait_for_within, wait_until};
 
 /// How long one process waits for a word of the other while a test has one hang: short, and long
 /// enough for a start. Else they have all their time: a machine that is busy hangs nobody.
@@ -313,11 +313,6 @@ fn has_handlers(pid: Pid) -> bool {
 
 fn banned(number: u16) -> String {
     format!("198.51.{}.{}", number / 256, number % 256)
-}
-
-fn free_address() -> SocketAddr {
-    let free = TcpListener::bind("127.0.0.1:0").expect("a port");
-    free.local_addr().expect("its address")
 }
 
 /// Clients that ask on a fresh connection each time; each answer must be 200.

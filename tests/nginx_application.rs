@@ -1,14 +1,14 @@
 //! A real application that is not ours: Debian's nginx, served through the proxy.
 
 use std::fs;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 
 use serde_json::json;
 
 use crate::support::raw_client::{Connection, get, request};
 use crate::support::weir::{Weir, from_now, pretty, state_dir};
-use crate::support::{wait_for, wait_until};
+use crate::support::{free_address, wait_for, wait_until};
 
 /// An nginx with its own configuration, ended by its process id.
 struct Nginx {
@@ -21,9 +21,7 @@ impl Nginx {
     #[track_caller]
     fn start() -> Self {
         let directory = tempfile::tempdir().expect("a directory");
-        let port = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = port.local_addr().expect("an address");
-        drop(port);
+        let address = free_address();
         let root = directory.path();
         fs::create_dir(root.join("www")).expect("a directory");
         fs::write(root.join("www/index.html"), "<h1>shop</h1>\n").expect("writes");

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
 
@@ -13,7 +13,7 @@ use crate::support::frames::{Frames, HEADERS, RST_STREAM, Reaction, WHOLE, frame
 use crate::support::process::Process;
 use crate::support::raw_client::{Connection, exchange, get, request};
 use crate::support::weir::{Weir, state_dir};
-use crate::support::{GATHERED, wait_for, wait_until};
+use crate::support::{GATHERED, free_address, wait_for, wait_until};
 
 const TWO_WORKERS: (&str, &str) = ("WAF_WORKERS", "2");
 const ONE_PLACE: (&str, &str) = ("WAF_MAX_UPSTREAM", "1");
@@ -368,18 +368,12 @@ fn a_reload_changes_the_bound() {
     wait_until("the last", || application.requests().len() == 3);
 }
 
-/// An address where nobody listens.
-fn nobody() -> SocketAddr {
-    let free = TcpListener::bind("127.0.0.1:0").expect("a port");
-    free.local_addr().expect("its address")
-}
-
 /// CONN-12, CONN-4: with 1,024 open files, 992 requests of one address over HTTP/2 to a slow
 /// application leave everybody else served.
 #[test]
 fn one_address_leaves_everybody_else_served() {
     let (application, gate) = gated();
-    let (state, address) = (state_dir(), nobody());
+    let (state, address) = (state_dir(), free_address());
     let log = state.path().join("stderr");
     let mut shell = Command::new("sh");
     shell

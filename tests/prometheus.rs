@@ -2,7 +2,7 @@
 //! and evaluates the alert rules that are shipped.
 
 use std::fs;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -11,8 +11,8 @@ use serde_json::Value;
 use crate::support::application::Application;
 use crate::support::command::fed;
 use crate::support::raw_client::{Connection, get};
-use crate::support::wait_for;
 use crate::support::weir::{METRICS_TOKEN, Weir};
+use crate::support::{free_address, wait_for};
 
 /// A Prometheus with its own configuration and data, ended by its process id.
 struct Prometheus {
@@ -27,9 +27,7 @@ impl Prometheus {
     #[track_caller]
     fn start(target: SocketAddr) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
-        let port = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = port.local_addr().expect("an address");
-        drop(port);
+        let address = free_address();
         let root = directory.path();
         let shipped = fs::read_to_string(deploy("prometheus.yml")).expect("the configuration");
         assert!(shipped.contains("127.0.0.1:8080"), "{shipped}");

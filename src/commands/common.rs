@@ -1,10 +1,13 @@
 //! What all commands have: exit statuses, failures, the moment.
 
+use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::{LazyLock, OnceLock};
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use serde_json::Value;
 use weir_shared::client::{Client, NotAClient};
 use weir_shared::clock::{Clock, Now};
@@ -53,6 +56,38 @@ impl Failure {
 /// The exit status of a command; a failure is told on standard error.
 pub fn finish(ended: Result<ExitCode, Failure>) -> ExitCode {
     ended.unwrap_or_else(|failure| failure.tell())
+}
+
+/// The most bytes that are written at once: a pipe that takes any takes so many (POSIX,
+/// `PIPE_BUF`).
+const AT_ONCE: usize = 512;
+/// How long standard error may take for them.
+const PATIENCE: Timespec = Timespec {
+    tv_sec: 1,
+    tv_nsec: 0,
+};
+
+/// Says on standard error why a start failed, a line each. Nobody may read it any more, which keeps
+/// no process (ALIVE-1): what it does not take is left out.
+pub fn last_words<T: Display>(lines: impl IntoIterator<Item = T>) {
+    let said = |line: T| format!("weir: {line}\n").into_bytes();
+    let text: Vec<u8> = lines.into_iter().flat_map(said).collect();
+    let error = io::stderr();
+    for mut part in text.chunks(AT_ONCE) {
+        while !part.is_empty() {
+            let mut takes = [PollFd::new(&error, PollFlags::OUT)];
+            match poll(&mut takes, Some(&PATIENCE)) {
+                Ok(1..) => {}
+                Err(Errno::INTR) => continue,
+                Ok(0) | Err(_) => return,
+            }
+            match rustix::io::write(&error, part) {
+                Ok(written) => part = part.get(written..).unwrap_or_default(),
+                Err(Errno::INTR) => {}
+                Err(_) => return,
+            }
+        }
+    }
 }
 
 /// Why standard output did not take all.

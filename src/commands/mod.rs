@@ -37,7 +37,7 @@ pub mod top;
 mod trust;
 mod wire;
 
-use common::EXIT_CONFIG;
+use common::{EXIT_CONFIG, last_words};
 
 /// `weir`, `weir serve`: serves with the settings of the environment and of the settings file.
 pub fn serve() -> ExitCode {
@@ -96,7 +96,8 @@ pub fn run(sources: Sources, loaded: Loaded, announce: serve::Announce) -> ExitC
     let (mut signals, log) = match started {
         Ok(started) => started,
         Err(error) => {
-            eprintln!("weir: the system refused a signal handler or a thread: {error}");
+            let told = "the system refused a signal handler or a thread";
+            last_words([format!("{told}: {error}")]);
             return ExitCode::FAILURE;
         }
     };
@@ -117,30 +118,25 @@ pub fn run(sources: Sources, loaded: Loaded, announce: serve::Announce) -> ExitC
         Ok(()) => ExitCode::SUCCESS,
         Err(StartError::ThreadEnded(_)) => ExitCode::from(EXIT_SOFTWARE),
         Err(StartError::Unfit(first)) => {
-            eprintln!("weir: {first}");
+            last_words([&first]);
             // A start ends at the first fault; whoever mends it mends the others too (SETTING-1).
             let is_successor = std::env::var_os(channel::NAME).is_some();
             if !is_successor {
                 let faults = check::faults(&settings, is_given);
-                let further = faults.iter().filter(|fault| **fault != first);
-                further.for_each(|fault| eprintln!("weir: {fault}"));
+                last_words(faults.iter().filter(|fault| **fault != first));
             }
             ExitCode::from(EXIT_CONFIG)
         }
         Err(error @ (StartError::Stopped | StartError::System(_))) => {
-            eprintln!("weir: {error}");
+            last_words([error]);
             ExitCode::FAILURE
         }
     }
 }
 
 fn refuse(refused: &Refused) -> ExitCode {
-    for problem in &refused.problems {
-        eprintln!("weir: {problem}");
-    }
+    last_words(&refused.problems);
     predecessor::tell_failure(&refused.problems.join("; "));
-    for warning in &refused.warnings {
-        eprintln!("weir: warning: {warning}");
-    }
+    last_words((refused.warnings.iter()).map(|warning| format!("warning: {warning}")));
     ExitCode::from(EXIT_CONFIG)
 }

@@ -5,6 +5,7 @@
 //! A helper that can fail has `#[track_caller]`: a failure names the line of the test. What must
 //! hold in every test is checked where [`weir::Weir`] and [`application::Application`] are dropped.
 
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
 pub(crate) mod application;
@@ -28,6 +29,16 @@ pub(crate) mod weir;
 
 /// How long anything that must happen may take before a test calls it missing.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// An address where nobody listens, for who is to listen there later. It is one of this process
+/// alone: a port of 127.0.0.1 may be another's by then.
+#[track_caller]
+pub(crate) fn free_address() -> SocketAddr {
+    let [_, a, b, c] = std::process::id().to_be_bytes();
+    let of_process = Ipv4Addr::new(127, 64 | a % 64, b, c);
+    let free = TcpListener::bind((of_process, 0)).expect("a port");
+    free.local_addr().expect("its address")
+}
 
 /// So much of a body is gathered before the application has any of it (CONN-13).
 pub(crate) const GATHERED: usize = 32 * 1024;
