@@ -284,11 +284,8 @@ impl SharedState {
         let crawlers = written.crawlers.into_iter().take(MAX_CRAWLER_CLIENTS);
         let crawlers = crawlers.map(|CrawlerForm { client, until }| (client, until.0));
         self.spared.put_crawlers(crawlers, now.wall_ms);
-        for count in written.counts.into_iter().take(MAX_COUNTS) {
-            if let Some(row) = count.row(rules) {
-                table.put_shared(row);
-            }
-        }
+        let is_of_key = self.values.is_some() == written.values.is_some();
+        rows(written.counts, rules, is_of_key).for_each(|row| table.put_shared(row));
         for KnownForm {
             client,
             since,
@@ -407,6 +404,19 @@ impl Written {
     const fn is_empty(&self) -> bool {
         self.counts.is_empty() && self.known.is_empty() && self.crawlers.is_empty()
     }
+}
+
+/// The counts of rules that are there. Numbers of fields' values say nothing under another key,
+/// such as that of a fleet which this instance has joined since.
+fn rows(
+    counts: Vec<CountForm>,
+    rules: &RuleSet,
+    is_of_key: bool,
+) -> impl Iterator<Item = SharedRow> {
+    let counts = counts.into_iter().take(MAX_COUNTS);
+    let is_known =
+        move |row: &SharedRow| is_of_key || !matches!(row.key, SharedKey::Field(Some(_)));
+    counts.filter_map(|count| count.row(rules)).filter(is_known)
 }
 
 fn gathered(table: &dyn ClientTable, spared: &Spared, values: Option<ValueKey>) -> Written {
@@ -566,12 +576,12 @@ mod tests {
             }],
             ..weir_shared::rules::Parts::default()
         });
-        let again: Vec<SharedRow> = read
-            .counts
-            .into_iter()
-            .filter_map(|count| count.row(&rules))
-            .collect();
+        let again: Vec<SharedRow> = super::rows(read.counts, &rules, true).collect();
         assert_eq!(again, rows);
+        // Of another key: all but the number of a value.
+        let read = super::read(&path).unwrap().unwrap();
+        let again: Vec<SharedRow> = super::rows(read.counts, &rules, false).collect();
+        assert_eq!(again, rows[..rows.len() - 1]);
     }
 
     /// SHARE-8, STATE-2: what lies at the name beside it is neither followed nor waited for; a
