@@ -458,6 +458,11 @@ impl Files {
         self.disk.thread.resume();
     }
 
+    /// Whether the thread is there no more, by a bug.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.disk.thread.has_ended()
+    }
+
     /// Ends without waiting for the thread, which waits for the disk.
     pub(crate) fn abandon(self) {
         std::mem::forget(self.disk);

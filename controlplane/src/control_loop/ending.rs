@@ -50,6 +50,11 @@ impl Control {
         }
         let deadline = after(LAST_WRITES);
         while !self.files.all_saved() || !self.is_fleet_at_rest(now) {
+            if self.files.has_ended() {
+                tracing::error!("the thread of the state files has ended: they were not written");
+                self.files.abandon();
+                return;
+            }
             let mut select = Select::new();
             let late = select.recv(&deadline);
             self.files.select(&mut select);

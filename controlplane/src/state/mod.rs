@@ -234,6 +234,11 @@ impl StateThread {
         held
     }
 
+    /// Whether the thread is there no more: nothing is written then.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.thread.as_ref().is_some_and(JoinHandle::is_finished)
+    }
+
     /// The thread goes on, whether it was held already or is still to be.
     pub(crate) fn resume(&mut self) {
         if let Some(held) = self.held.take() {
