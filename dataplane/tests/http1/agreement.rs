@@ -65,11 +65,7 @@ pub fn compare(bytes: &[u8]) -> ours::Connection {
         }
     };
     assert!(is_same_end, "{}", context());
-    for (at, message) in found.messages.iter().enumerate() {
-        if let Some(end) = message.end {
-            assert_ends_there(bytes, at, end, message);
-        }
-    }
+    assert_ends_there(bytes, &found.messages);
     found
 }
 
@@ -220,30 +216,30 @@ fn is_close_of_other_bytes(message: &ours::Message) -> bool {
     lines.any(|(name, value)| name == "connection" && !is_ascii(value))
 }
 
-/// hyper finds the request whole at its last byte, and not before; and keeps the connection where
+/// hyper finds each request whole at its last byte, and not before; and keeps the connection where
 /// ours does.
-fn assert_ends_there(bytes: &[u8], at: usize, end: usize, message: &ours::Message) {
-    let whole = |theirs: &hyper::Connection| {
-        let whole = theirs.messages.iter().filter(|message| message.is_whole);
-        whole.count()
+fn assert_ends_there(bytes: &[u8], messages: &[ours::Message]) {
+    let ended = || {
+        messages
+            .iter()
+            .filter_map(|message| Some((message, message.end?)))
     };
-    let until = hyper::read(&bytes[..end], &[]);
-    assert_eq!(
-        whole(&until),
-        at + 1,
-        "{} ends at {end}: {until:?}",
-        bytes.escape_ascii()
-    );
-    let is_named = !message.keeps && is_close_of_other_bytes(message);
-    assert!(
-        until.is_open == message.keeps || is_named,
-        "{} is kept: {}, by hyper: {}",
-        bytes[..end].escape_ascii(),
-        message.keeps,
-        until.is_open
-    );
-    let before = hyper::read(&bytes[..end - 1], &[]);
-    assert_eq!(whole(&before), at, "{} before {end}", bytes.escape_ascii());
+    let places: Vec<usize> = ended().flat_map(|(_, end)| [end - 1, end]).collect();
+    let theirs = hyper::read_until(bytes, &places);
+    for ((at, (message, end)), found) in ended().enumerate().zip(theirs.chunks(2)) {
+        let [(before, _), (whole, is_open)] = *found else {
+            unreachable!("two places each");
+        };
+        let context = || format!("{} ends at {end}: {found:?}", bytes.escape_ascii());
+        assert_eq!((before, whole), (at, at + 1), "{}", context());
+        let is_named = !message.keeps && is_close_of_other_bytes(message);
+        assert!(
+            is_open == message.keeps || is_named,
+            "kept: {}, by hyper: {is_open}; {}",
+            message.keeps,
+            context()
+        );
+    }
 }
 
 fn assert_same(

@@ -1,7 +1,7 @@
 //! hyper's server on a connection that is a script: what it makes of some bytes, with the bounds
 //! that the service has. The tests and the fuzz targets share this file.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
 use std::future::{Future as _, poll_fn};
 use std::io;
@@ -52,11 +52,38 @@ pub struct Connection {
 /// A client that has sent these bytes, and waits. `cuts` are the places where one read ends and the
 /// next begins, in order. Every request is read to its end and answered with nothing.
 pub fn read(bytes: &[u8], cuts: &[usize]) -> Connection {
+    let mut found = Connection::default();
+    found.refusal = serve(bytes, cuts, &[bytes.len()], |messages, is_open| {
+        (found.messages, found.is_open) = (std::mem::take(messages), is_open);
+    });
+    found
+}
+
+/// How many requests are whole once a client has sent so many bytes and no more, and whether the
+/// connection waits for more then: for each of these places, in order.
+pub fn read_until(bytes: &[u8], places: &[usize]) -> Vec<(usize, bool)> {
+    let mut found = Vec::new();
+    serve(bytes, &[], places, |messages, is_open| {
+        let whole = messages.iter().filter(|message| message.is_whole);
+        found.push((whole.count(), is_open));
+    });
+    found
+}
+
+/// `at_place` is told what was read at each of the places, and whether the connection waits. Gives
+/// the status with which the last request was refused, if it was.
+fn serve(
+    bytes: &[u8],
+    cuts: &[usize],
+    places: &[usize],
+    mut at_place: impl FnMut(&mut Vec<Message>, bool),
+) -> Option<StatusCode> {
     let messages = RefCell::new(Vec::new());
-    let written = Rc::new(RefCell::new(Vec::new()));
+    let (written, until) = (Rc::new(RefCell::new(Vec::new())), Rc::new(Cell::new(0)));
     let client = Client {
         bytes: bytes.to_vec(),
         at: 0,
+        until: Rc::clone(&until),
         cuts: cuts.to_vec(),
         written: Rc::clone(&written),
     };
@@ -77,17 +104,15 @@ pub fn read(bytes: &[u8], cuts: &[usize]) -> Connection {
         .header_read_timeout(None)
         .max_header_size(MAX_HEAD)
         .max_buf_size(MAX_HEAD);
-    let is_open = {
-        let mut connection = pin!(builder.serve_connection(client, service));
-        is_open_after(|cx| connection.as_mut().poll(cx).is_ready())
-    };
-    let refusal = last_status(&written.borrow());
-    Connection {
-        messages: messages.into_inner(),
-        refusal: refusal
-            .filter(|status| status.is_client_error() && *status != StatusCode::METHOD_NOT_ALLOWED),
-        is_open,
+    let mut connection = pin!(builder.serve_connection(client, service));
+    let mut is_open = true;
+    for place in places {
+        until.set(*place);
+        is_open = is_open && is_open_after(|cx| connection.as_mut().poll(cx).is_ready());
+        at_place(&mut messages.borrow_mut(), is_open);
     }
+    let refusal = last_status(&written.borrow());
+    refusal.filter(|status| status.is_client_error() && *status != StatusCode::METHOD_NOT_ALLOWED)
 }
 
 /// Polls until the end, or until only the client could go on.
@@ -162,6 +187,8 @@ fn last_status(written: &[u8]) -> Option<StatusCode> {
 struct Client {
     bytes: Vec<u8>,
     at: usize,
+    /// So many of them are sent by now.
+    until: Rc<Cell<usize>>,
     cuts: Vec<usize>,
     written: Rc<RefCell<Vec<u8>>>,
 }
@@ -174,7 +201,7 @@ impl Read for Client {
     ) -> Poll<io::Result<()>> {
         let at = self.at;
         let cut = self.cuts.iter().copied().find(|cut| *cut > at);
-        let end = cut.unwrap_or(self.bytes.len());
+        let end = cut.unwrap_or(self.bytes.len()).min(self.until.get());
         let end = end.min(at + out.remaining());
         if end == at {
             return Poll::Pending;
