@@ -17,6 +17,10 @@ use crate::documents::{BASE, ENVELOPE, PROXY, PROXY_BASE, TEXTS};
 /// can be as long as a message; a report must not grow with it.
 const SENTENCE_BYTES: usize = 400;
 
+/// Most [`Violation`]s that the catalog tells of one message. A message can have a fault in each of
+/// tens of thousands of places, and a report of them all would be a hundred times its size.
+pub const MOST_VIOLATIONS: usize = 100;
+
 /// Every schema of the chat protocol under one base URL. Built once and shared; judging takes
 /// `&self`.
 pub struct Catalog {
@@ -65,7 +69,8 @@ impl Catalog {
         let registry = library.registry()?;
         let mut schemas = HashMap::with_capacity(texts.len());
         for ((name, _), document) in texts.iter().zip(&library.documents) {
-            schemas.insert(*name, Schema::build(document, &registry, &library)?);
+            let schema = Schema::build(document, &registry, &library, MOST_VIOLATIONS)?;
+            schemas.insert(*name, schema);
         }
         Ok(Self {
             base,
@@ -114,7 +119,7 @@ impl Catalog {
     /// usable command, the violations are those of the envelope.
     ///
     /// # Errors
-    /// Every [`Violation`] found, at least one.
+    /// Every [`Violation`] found, at least one and at most [`MOST_VIOLATIONS`].
     pub fn validate(&self, family: Family, message: &Value) -> Result<(), Vec<Violation>> {
         let command = message.get("command").and_then(Value::as_str);
         if let Some(schema) = command.and_then(|command| self.message_schema(family, command)) {
@@ -204,6 +209,8 @@ impl FromStr for Family {
 pub struct Schema {
     validator: Validator,
     library: Arc<Library>,
+    /// Most violations that are told of one value.
+    most: usize,
 }
 
 impl Schema {
@@ -219,7 +226,7 @@ impl Schema {
         let documents = std::iter::once(document).chain(others).cloned().collect();
         let library = Arc::new(Library::new(documents)?);
         let registry = library.registry()?;
-        Self::build(document, &registry, &library)
+        Self::build(document, &registry, &library, usize::MAX)
     }
 
     /// The same for the text of a document that stands alone.
@@ -238,6 +245,7 @@ impl Schema {
         document: &Value,
         registry: &Registry<'_>,
         library: &Arc<Library>,
+        most: usize,
     ) -> Result<Self, CatalogError> {
         let validator = jsonschema::options()
             .with_draft(Draft::Draft202012)
@@ -254,13 +262,15 @@ impl Schema {
         Ok(Self {
             validator,
             library: Arc::clone(library),
+            most,
         })
     }
 
     /// Judges `value`.
     ///
     /// # Errors
-    /// Every [`Violation`] found, at least one, in the order in which the schema was walked.
+    /// Every [`Violation`] found, at least one, in the order in which the schema was walked; by a
+    /// schema of the catalog at most [`MOST_VIOLATIONS`].
     pub fn validate(&self, value: &Value) -> Result<(), Vec<Violation>> {
         // The plain verdict allocates nothing; most messages are valid.
         if self.validator.is_valid(value) {
@@ -269,6 +279,7 @@ impl Schema {
         Err(self
             .validator
             .iter_errors(value)
+            .take(self.most)
             .map(|error| self.violation(&error))
             .collect())
     }
@@ -543,6 +554,29 @@ mod tests {
         let from = violations.iter().find(|v| v.keyword == "not").unwrap();
         assert_eq!(from.instance_path, "/from");
         assert!(from.sentence.contains("without space, comma"), "{from}");
+    }
+
+    /// SCHEMA-1: a report does not grow with the faults of a message. A schema of one's own tells
+    /// all.
+    #[test]
+    fn the_violations_of_one_message_are_bounded() {
+        let catalog = Catalog::new().unwrap();
+        let message = json!({
+            "command": "SYNC", "from": "a.example", "to": "b.example",
+            "body": { "part": 1, "last": true, "users": vec![json!({}); 20_000] },
+        });
+        for violations in [
+            catalog.validate(Family::S2s, &message),
+            catalog.schema("s2s/sync").unwrap().validate(&message),
+            catalog.schema("message").unwrap().validate(&json!({
+                "command": "X", "params": vec![""; 20_000],
+            })),
+        ] {
+            assert_eq!(violations.unwrap_err().len(), MOST_VIOLATIONS);
+        }
+        let own = Schema::compile(&json!({ "items": { "type": "string" } }), &[]).unwrap();
+        let violations = own.validate(&json!(vec![1; 500])).unwrap_err();
+        assert_eq!(violations.len(), 500);
     }
 
     /// SCHEMA-1: a command in lower case is not another spelling of the command.
