@@ -22,11 +22,18 @@ const TEXT: &str = "line 1: valid\n\
                     the whole: Additional properties are not allowed ('\\u{1b}[2J' was unexpected).\n\
                     line 3: refused: EOF while parsing an object at column 1\n";
 
-/// SCHEMA-8: and no control character of a message reaches the terminal.
+/// SCHEMA-8: and no character of a message that steers a terminal or turns a line reaches it.
 #[test]
 fn reports_are_text_where_asked_for() {
     let text = ["validate", "--family", "c2s", "--reports", "text"];
     assert_eq!(stdout(&run(&text, LINES)), TEXT);
+
+    let turning = r#"{"command":"QUIT","\u202e\u2066\u2028\u200fa":1}"#;
+    assert_eq!(
+        stdout(&run(&text, turning)),
+        "line 1: refused\n    the whole: Additional properties are not allowed \
+         ('\\u{202e}\\u{2066}\\u{2028}\\u{200f}a' was unexpected).\n"
+    );
 
     let (_folder, private, public) = keys();
     let input = format!("{}\n{{\"command\":\"QUIT\"}}\n", signable("1"));

@@ -106,15 +106,25 @@ impl<'a, W: Write> Reporter<'a, W> {
     }
 }
 
-/// `text` with every control character escaped: what comes from outside does not steer a terminal.
+/// `text` with every character escaped that steers a terminal or breaks or turns a line: what comes
+/// from outside does neither.
 fn printable(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for letter in text.chars() {
-        if letter.is_control() {
+        if steers(letter) {
             out.extend(letter.escape_default());
         } else {
             out.push(letter);
         }
     }
     out
+}
+
+/// Control characters, the separators of lines, and what turns the direction of writing.
+fn steers(letter: char) -> bool {
+    letter.is_control()
+        || matches!(
+            letter,
+            '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+        )
 }
