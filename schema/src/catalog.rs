@@ -46,7 +46,8 @@ impl Catalog {
     /// from there.
     ///
     /// # Errors
-    /// [`CatalogError::Base`] unless `base` is an absolute URI (RFC 3986 §4.3) without query.
+    /// [`CatalogError::Base`] unless `base` is an absolute URI (RFC 3986 §4.3) with an authority,
+    /// without query and without the segments `.` and `..`.
     pub fn with_base(base: &str) -> Result<Self, CatalogError> {
         let base = checked_base(base)?;
         let rebased = |texts: &[(&'static str, &'static str)], old| -> Vec<_> {
@@ -439,14 +440,23 @@ fn checked_base(base: &str) -> Result<String, CatalogError> {
         base: base.to_owned(),
         reason: reason.to_owned(),
     };
-    let uri = jsonschema::Uri::parse(base).map_err(|reason| error(&reason.to_string()))?;
+    // Judged without the slashes at the end: of `https://` only a scheme is left.
+    let trimmed = base.trim_end_matches('/');
+    let uri = jsonschema::Uri::parse(trimmed).map_err(|reason| error(&reason.to_string()))?;
     if uri.query().is_some() || uri.fragment().is_some() {
         return Err(error("it has a query or a fragment"));
     }
     if uri.authority().is_none() {
         return Err(error("it has no host"));
     }
-    Ok(base.trim_end_matches('/').to_owned())
+    // A `$ref` resolves to an address without such segments (RFC 3986 §5.2.4), which no `$id` has.
+    if trimmed
+        .split('/')
+        .any(|segment| matches!(segment, "." | ".."))
+    {
+        return Err(error("its path has a segment of dots"));
+    }
+    Ok(trimmed.to_owned())
 }
 
 /// `text` with the base `old` of its `$id` replaced. As text, so that everything else stays byte
@@ -503,6 +513,10 @@ mod tests {
             "https://a/#f",
             "urn:x",
             "https://a/\"",
+            "https://",
+            "https:///",
+            "https://a/./b",
+            "https://a/b/../",
         ] {
             assert!(
                 matches!(Catalog::with_base(bad), Err(CatalogError::Base { .. })),
