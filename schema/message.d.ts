@@ -34,13 +34,13 @@ export interface Meta {
   [member: string]: unknown;
 }
 
-/** A nickname of at most 32 characters (RFC 2812, section 2.3.1). */
+/** A nickname of at most 32 characters (RFC 2812, section 2.3.1): ASCII letters, digits, hyphens, brackets, braces, carets, underscores, backslashes, backticks and bars, with neither a digit nor a hyphen first. */
 export type Nick = string;
 
 /** A channel name of at most 50 characters: #, &, + or !, then at least one character other than space, comma, colon and control characters. */
 export type Channel = string;
 
-/** A server's host name of at most 63 characters. */
+/** A server's host name of at most 63 characters: parts of ASCII letters and digits, with hyphens inside, and dots between the parts. */
 export type Server = string;
 
 /** A nick or a channel. */
@@ -55,7 +55,7 @@ export type Name = string;
 /** The key of a channel: a parameter of at most 23 characters without comma. */
 export type ChannelKey = string;
 
-/** Mode letters with their signs. */
+/** Mode letters with their signs, such as +nt or +o-v. */
 export type Modes = string;
 
 /** At most 64 lines of at most 4096 characters each. */

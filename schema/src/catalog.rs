@@ -307,7 +307,7 @@ impl Schema {
         }
         if let Some(description) = self.library.description(&schema_location) {
             // The words say it; the validator would quote the pattern or the keyword.
-            if matches!(keyword, "pattern" | "not" | "anyOf" | "oneOf") {
+            if matches!(keyword, "pattern" | "not" | "anyOf" | "oneOf" | "contains") {
                 "The value does not fit.".clone_into(&mut sentence);
             }
             sentence.push_str(" Expected: ");
@@ -568,6 +568,50 @@ mod tests {
         let from = violations.iter().find(|v| v.keyword == "not").unwrap();
         assert_eq!(from.instance_path, "/from");
         assert!(from.sentence.contains("without space, comma"), "{from}");
+    }
+
+    /// SCHEMA-1: a sentence says what is allowed, in words.
+    #[test]
+    fn a_sentence_says_what_is_allowed() {
+        let catalog = Catalog::new().unwrap();
+        for (family, message, path, sentence) in [
+            (
+                Family::C2s,
+                json!({ "command": "PRIVMSG", "to": "#weir", "body": [""] }),
+                "/body",
+                "The value does not fit. Expected: Lines of which at least one is not empty.",
+            ),
+            (
+                Family::S2s,
+                json!({
+                    "command": "RELAY", "from": "a.example",
+                    "body": { "message": { "command": "RELAY" } },
+                }),
+                "/body/message/command",
+                "The value does not fit. Expected: Any command but RELAY.",
+            ),
+            (
+                Family::C2s,
+                json!({
+                    "command": "QUIT", "from": "alice", "ts": "2026-03-01T12:00:00Z",
+                    "meta": { "alg": "ed25519", "kid": "A".repeat(43), "sig": "A".repeat(86) },
+                }),
+                "",
+                "\"id\" is a required property. Expected: A message with meta.sig has id, ts and from.",
+            ),
+            (
+                Family::S2c,
+                json!({ "command": "322", "to": "alice", "params": ["#weir", "01"] }),
+                "/params/1",
+                "The value does not fit. Expected: How many are in the channel: decimal digits \
+                 without a zero in front, at most 999999999.",
+            ),
+        ] {
+            let violations = catalog.validate(family, &message).unwrap_err();
+            assert_eq!(violations.len(), 1, "{violations:#?}");
+            assert_eq!(violations[0].instance_path, path);
+            assert_eq!(violations[0].sentence, sentence);
+        }
     }
 
     /// SCHEMA-1: a report does not grow with the faults of a message. A schema of one's own tells
