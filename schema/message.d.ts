@@ -1,6 +1,6 @@
 // The chat messages as types, made from the schemas. They say which members there are and of
 // which kind; lengths and patterns only the schemas say. Judge a message by its schema
-         // first.
+// first.
 
 /** Text without control characters. */
 export type Plain = string;

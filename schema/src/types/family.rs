@@ -40,7 +40,8 @@ pub fn read<M: Message>(catalog: &Catalog, value: &Value) -> Result<M, ReadError
 /// The value of `message`, judged by its schema: what was put into the types may be too long, or
 /// odd.
 ///
-/// # Errors As [`read`].
+/// # Errors
+/// As [`read`].
 pub fn write<M: Message>(catalog: &Catalog, message: &M) -> Result<Value, ReadError> {
     let value =
         serde_json::to_value(message).map_err(|error| ReadError::Type(error.to_string()))?;

@@ -22,7 +22,7 @@ fn declarations() -> String {
     let envelope = read_json(&schema_path("message"));
     let mut out = String::from(
         "// The chat messages as types, made from the schemas. They say which members there are and of\n\
-         // which kind; lengths and patterns only the schemas say. Judge a message by its schema
+         // which kind; lengths and patterns only the schemas say. Judge a message by its schema\n\
          // first.\n",
     );
     for (name, schema) in envelope["$defs"].as_object().unwrap() {
