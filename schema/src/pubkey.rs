@@ -109,7 +109,7 @@ impl From<PublicKey> for Announced {
 
 /// A time in UTC. As a civil one: what the schema takes up to the end of 9999, a time stamp of jiff
 /// does not reach.
-fn time_of(text: &str) -> Option<DateTime> {
+pub(crate) fn time_of(text: &str) -> Option<DateTime> {
     let civil = text.strip_suffix('Z')?;
     civil.contains('T').then(|| civil.parse().ok()).flatten()
 }

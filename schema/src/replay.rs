@@ -7,12 +7,15 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use jiff::civil::DateTime;
 use sha2::{Digest, Sha256};
 
-use crate::signature::Verified;
+use crate::{pubkey, signature::Verified};
 
 /// How far a message's `ts` may lie from the clock, either way, in milliseconds.
 pub const WINDOW_MILLISECONDS: i64 = 300_000;
+
+const EPOCH: DateTime = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
 
 /// Admits `message` at `now`, once.
 ///
@@ -21,8 +24,9 @@ pub const WINDOW_MILLISECONDS: i64 = 300_000;
 /// # Errors
 /// [`ReplayError`]; the message must then have no effect.
 pub fn admit(store: &mut impl Store, message: &Verified, now: i64) -> Result<(), ReplayError> {
-    let ts: jiff::Timestamp = message.ts.parse().map_err(|_| ReplayError::NoTime)?;
-    let ts = ts.as_millisecond();
+    let ts = pubkey::time_of(&message.ts).ok_or(ReplayError::NoTime)?;
+    let ts =
+        i64::try_from(ts.duration_since(EPOCH).as_millis()).map_err(|_| ReplayError::NoTime)?;
     // Saturating: a caller's clock may be anything, and the end of time is never near.
     let (oldest, newest) = (
         now.saturating_sub(WINDOW_MILLISECONDS),
@@ -68,8 +72,8 @@ pub enum Remembered {
 /// Why a message is not admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplayError {
-    /// `ts` is no time of RFC 3339.
-    #[error("ts is not a time")]
+    /// `ts` is no time of RFC 3339 in UTC.
+    #[error("ts is not a time in UTC")]
     NoTime,
     /// More than 300 s before the clock, or so old that it may have been forgotten.
     #[error("the message is more than 300 s old")]
@@ -216,12 +220,22 @@ mod tests {
                 "{now}"
             );
         }
-        let mut store = MemoryStore::new(10);
-        assert_eq!(
-            admit(&mut store, &message("k", "1", "noon"), NOON_MS),
-            Err(ReplayError::NoTime)
-        );
-        assert!(store.is_empty());
+        // As the schema takes them: up to the end of 9999, which no time stamp of jiff reaches, and in
+        // UTC alone.
+        for (ts, verdict) in [
+            ("9999-12-31T23:59:59.999999999Z", ReplayError::TooNew),
+            ("1970-01-01T00:00:00Z", ReplayError::TooOld),
+            ("2026-03-01T13:00:00+01:00", ReplayError::NoTime),
+            ("noon", ReplayError::NoTime),
+        ] {
+            let mut store = MemoryStore::new(10);
+            assert_eq!(
+                admit(&mut store, &message("k", "1", ts), NOON_MS),
+                Err(verdict),
+                "{ts}"
+            );
+            assert!(store.is_empty());
+        }
     }
 
     /// SCHEMA-7: to make room by forgetting would admit a message twice.
