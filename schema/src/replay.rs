@@ -92,7 +92,8 @@ pub enum ReplayError {
 /// A store in memory, bounded.
 ///
 /// A message takes about 120 bytes until it is 300 s old. It is kept as a hash, so that neither a
-/// long `id` nor many senders make it larger.
+/// long `id` nor many senders make it larger. Who shares a store shares its room: a sender whose rate
+/// nobody bounds can fill it, and the messages of all others are refused until its own are old.
 #[derive(Debug)]
 pub struct MemoryStore {
     /// Bounded by `most`.
