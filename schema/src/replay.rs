@@ -92,8 +92,9 @@ pub enum ReplayError {
 /// A store in memory, bounded.
 ///
 /// A message takes about 120 bytes until it is 300 s old. It is kept as a hash, so that neither a
-/// long `id` nor many senders make it larger. Who shares a store shares its room: a sender whose rate
-/// nobody bounds can fill it, and the messages of all others are refused until its own are old.
+/// long `id` nor many senders make it larger. Who shares a store shares its room: a sender whose
+/// rate nobody bounds can fill it, and the messages of all others are refused until its own are
+/// old.
 #[derive(Debug)]
 pub struct MemoryStore {
     /// Bounded by `most`.
@@ -221,8 +222,8 @@ mod tests {
                 "{now}"
             );
         }
-        // As the schema takes them: up to the end of 9999, which no time stamp of jiff reaches, and in
-        // UTC alone.
+        // As the schema takes them: up to the end of 9999, which no time stamp of jiff reaches, and
+        // in UTC alone.
         for (ts, verdict) in [
             ("9999-12-31T23:59:59.999999999Z", ReplayError::TooNew),
             ("1970-01-01T00:00:00Z", ReplayError::TooOld),
