@@ -753,7 +753,7 @@ fn a_check_finds_what_a_start_finds() {
     let held = std::net::TcpListener::bind("127.0.0.1:0").expect("binds");
     let address = held.local_addr().expect("its address").to_string();
     let fine = "http://127.0.0.1:9";
-    let cases: [&[(&str, &str)]; 11] = [
+    let cases: [&[(&str, &str)]; 12] = [
         &[("WAF_MODE", "strict")],
         &[("WAF_ADMIN_TOKEN_FILE", "/nowhere/token")],
         &[("WAF_LOOKUP_SOURCE", "file"), ("WAF_LOOKUP_DB_PATH", note)],
@@ -762,6 +762,7 @@ fn a_check_finds_what_a_start_finds() {
             ("WAF_LOOKUP_CA_FILE", "/nowhere/ca.pem"),
         ],
         &[("WAF_LOG_FILE", "/nowhere/weir.log")],
+        &[("WAF_REFUSAL_PAGE", "/nowhere/page.html")],
         &[("WAF_RULES_FILE", note)],
         &[("WAF_STATE_DIR", broken)],
         &[("WAF_STATE_DIR", full), ("WAF_MAX_BANS", "1")],

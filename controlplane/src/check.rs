@@ -22,6 +22,7 @@ use crate::files::KnownFiles;
 use crate::fleet::Ready;
 use crate::guarded;
 use crate::lookup;
+use crate::refusal_page;
 use crate::rules;
 use crate::shared_state;
 use crate::state::document::Document as _;
@@ -93,6 +94,9 @@ pub fn check(settings: &Settings, clock: &Clock) -> Found {
         Err(_) if is_closed && settings.state.rules_file.is_none() => {}
         Err(error) => found.faults.push(error.to_string()),
     }
+    let page = settings.bans.refusal_page.as_deref();
+    let page = page.and_then(|file| refusal_page::check(file).err());
+    found.faults.extend(page.map(|error| error.to_string()));
     found.faults.extend(log_file(settings));
     found.faults.extend(Ready::read(&settings.fleet).err());
     if !found.is_held {

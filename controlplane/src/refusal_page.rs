@@ -61,6 +61,14 @@ impl PageFile {
     }
 }
 
+/// Whether a start could use the file.
+///
+/// # Errors
+/// [`PageError`] where it could not.
+pub(crate) fn check(file: &Path) -> Result<(), PageError> {
+    read(file).map(drop)
+}
+
 /// Reads the page of the file; to be taken once everything else is sound.
 fn prepare(
     page: &Arc<ArcSwap<RefusalPage>>,
