@@ -285,7 +285,7 @@ fn files_answer_where_no_service_runs() {
     );
     let clients = run(dir, &["clients"]).ends(0, &word);
     clients.line("203.0.113.7");
-    let client = run(dir, &["client", "203.0.113.7"]);
+    let client = run(dir, &["client", "203.0.113.7"]).ends(0, &word);
     assert!(
         client.line("ban").contains("203.0.113.0/24"),
         "{}",

@@ -338,11 +338,10 @@ fn client_of_files(
     failure: Failure,
     client: client::Client,
 ) -> Result<Held, Failure> {
-    let sentence = failure.sentence.clone();
-    let listed = place.read_files(failure, Offline::clients)?.into_iter();
-    let mut bans = place.read_files(Failure::new(0, sentence), Offline::bans)?;
+    let read = |files: Offline<'_>| Ok((files.clients()?, files.bans()?));
+    let (listed, mut bans) = place.read_files(failure, read)?;
     bans.retain(|ban| ban.netblock.covers_client(client));
-    let mut clients = listed.map(|listed| listed.client);
+    let mut clients = listed.into_iter().map(|listed| listed.client);
     let client = clients.find(|one| one.client == client);
     Ok(Held { client, bans })
 }
