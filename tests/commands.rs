@@ -342,7 +342,7 @@ fn wrong_calls_are_told() {
     for (arguments, word) in [
         (
             &["bans", "lift", "nobody"][..],
-            "\"nobody\" is not an address",
+            "\"nobody\" is not an address, nor a netblock: expected",
         ),
         (
             &["bans", "lift", "203.0.113.0/33"],

@@ -39,7 +39,13 @@ pub(super) fn client_of(text: &str) -> Result<Client, Problem> {
 pub(super) fn subject_of(text: &str) -> Result<Subject, Problem> {
     let decoded = percent_decode_str(text).decode_utf8_lossy();
     if !decoded.contains('/') {
-        return client_of(text).map(Subject::Client);
+        let wrong = |_| {
+            Problem::BadRequest(format!(
+                "{decoded:?} is not an address, nor a netblock: expected an IPv4 or IPv6 address, \
+                 or a prefix such as 192.0.2.0/24 or 2001:db8::/32"
+            ))
+        };
+        return client_of(text).map(Subject::Client).map_err(wrong);
     }
     let netblock = netblock(&decoded);
     netblock.map(Subject::Netblock).map_err(Problem::BadRequest)
