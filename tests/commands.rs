@@ -1050,7 +1050,7 @@ fn commands_ask_the_admin_listener() {
             &[("WAF_ADMIN_TOKEN", "another-token-0001")],
             &["status"],
             1,
-            "the token is missing or wrong",
+            "the token is missing or wrong: that of WAF_ADMIN_TOKEN",
         ),
         (&own, &["status", "--socket", "x"], 2, "cannot be used with"),
     ] {

@@ -548,7 +548,9 @@ fn a_team_may_look_and_change_nothing() {
     let status = asked(&["status"]);
     assert_eq!(status.code, 0, "{}", status.err);
     let refused = asked(&["bans", "add", "192.0.2.0/24", "--for", "1h"]);
-    assert_ne!(refused.code, 0, "{}", refused.out);
+    assert_eq!(refused.code, 1, "{}", refused.out);
+    let told = "weir: this token may read and change nothing";
+    assert!(refused.err.starts_with(told), "{}", refused.err);
     assert!(weir.bans().is_empty());
     assert_ne!(asked(&["reload"]).code, 0);
     // The public port knows it not.

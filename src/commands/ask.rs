@@ -49,7 +49,7 @@ pub struct Asking {
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
     /// The admin listener of the service instead, such as 127.0.0.1:9180; the token is that of
-    /// WAF_ADMIN_TOKEN or WAF_ADMIN_TOKEN_FILE
+    /// WAF_ADMIN_TOKEN or WAF_ADMIN_TOKEN_FILE, or, to look alone, of WAF_ADMIN_READ_TOKEN_FILE
     #[arg(long, value_name = "ADDRESS", conflicts_with = "socket")]
     pub admin: Option<String>,
     /// Answer in JSON
@@ -334,12 +334,18 @@ impl Answer {
     }
 }
 
-/// What the API says, in words of the command line: `"force": true` is `--force` here.
+/// What the API says, in words of the command line: `"force": true` is `--force` here, and a token
+/// is a setting.
 pub fn words(detail: &str) -> String {
-    let detail = detail.replace(
-        "\"force\": true would be needed",
-        "--force if that is meant",
-    );
+    let detail = detail
+        .replace(
+            "\"force\": true would be needed",
+            "--force if that is meant",
+        )
+        .replace(
+            "Authorization: Bearer <token> is needed",
+            "that of WAF_ADMIN_TOKEN or WAF_ADMIN_TOKEN_FILE is sent",
+        );
     match detail.strip_prefix("The value does not fit. Expected: ") {
         Some(expected) => format!("expected: {expected}"),
         None => detail,
@@ -385,7 +391,7 @@ fn bearer() -> Result<HeaderValue, Failure> {
     let token = match told.as_slice() {
         [] => {
             return Err(config(format!(
-                "--admin needs the admin token: {TOKEN} or {TOKEN_FILE}"
+                "--admin needs the admin token: {TOKEN} or {TOKEN_FILE}, or {READ_TOKEN_FILE} to look alone"
             )));
         }
         [(name, file)] if name != TOKEN => token_of(file)

@@ -315,11 +315,11 @@ impl Router {
     fn admit(&self, door: Door, request: &OwnRequest) -> Result<(), Problem> {
         match door {
             Door::Socket => Ok(()),
-            Door::Admin
-                if request.method == Method::GET && allow(&self.read_token, request).is_ok() =>
-            {
-                Ok(())
-            }
+            Door::Admin if allow(&self.read_token, request).is_ok() => match request.method {
+                Method::GET => Ok(()),
+                // One text may be both tokens.
+                _ => allow(&self.admin_token, request).map_err(|_| Problem::ReadOnly),
+            },
             Door::Public | Door::Admin => allow(&self.admin_token, request),
         }
     }

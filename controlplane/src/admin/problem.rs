@@ -17,6 +17,8 @@ pub(crate) enum Problem {
     BadRequest(String),
     /// The token is missing or wrong: 401.
     Unauthorized,
+    /// The token is that for questions alone, and something is to be changed: 401.
+    ReadOnly,
     /// Nothing of that name here: 404.
     NotFound,
     /// No refusal of a request with this id is remembered: 404.
@@ -96,7 +98,7 @@ impl Problem {
             errors: &faults,
         };
         let action = match self {
-            Self::Unauthorized => Action::Unauthorized,
+            Self::Unauthorized | Self::ReadOnly => Action::Unauthorized,
             Self::NotFound | Self::UnknownRequest | Self::NoFleet => Action::NotFound,
             Self::BadRequest(_)
             | Self::MethodNotAllowed { .. }
@@ -119,7 +121,7 @@ impl Problem {
             action,
         );
         match self {
-            Self::Unauthorized => {
+            Self::Unauthorized | Self::ReadOnly => {
                 let scheme = HeaderValue::from_static("Bearer");
                 answer.headers.insert(WWW_AUTHENTICATE, scheme);
             }
@@ -156,6 +158,11 @@ impl Problem {
                 StatusCode::UNAUTHORIZED,
                 "the token is missing or wrong: Authorization: Bearer <token> is needed".to_owned(),
             ),
+            Self::ReadOnly => (
+                StatusCode::UNAUTHORIZED,
+                "this token may read and change nothing: that of WAF_ADMIN_TOKEN or WAF_ADMIN_TOKEN_FILE is needed"
+                    .to_owned(),
+            ),
             Self::NotFound => (StatusCode::NOT_FOUND, "there is nothing here".to_owned()),
             Self::UnknownRequest => (
                 StatusCode::NOT_FOUND,
@@ -167,7 +174,7 @@ impl Problem {
             ),
             Self::MethodNotAllowed { allow } => (
                 StatusCode::METHOD_NOT_ALLOWED,
-                format!("this method is not allowed here: {allow} is"),
+                format!("this method is not allowed here: expected {allow}"),
             ),
             Self::Full { max_bans } => (
                 StatusCode::CONFLICT,
