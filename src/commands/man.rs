@@ -26,7 +26,7 @@ const FILES: &str = "\
 /etc/weir/weir.env|the settings of the packaged service, NAME=value lines; weir reload takes changes in
 /etc/weir/credentials|tokens and keys that only root may read; the unit passes them to the service
 /var/lib/weir/bans.json|the bans; may be edited while weir runs
-/var/lib/weir/rules.json|lists, limits, traps and jails, where WAF_RULES_FILE names it
+/var/lib/weir/rules.json|lists, limits, traps and jails, unless WAF_RULES_FILE names another file
 /var/lib/weir/clients.json, alerts.json, lookups.json|what is known of clients, the newest alerts, and answers of lookups
 /var/lib/weir/weir.sock|the control socket, for the user of the service and for root
 /usr/share/doc/weir|the documentation, alert rules, a Grafana board and schemas";
