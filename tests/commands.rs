@@ -255,6 +255,22 @@ fn bans_are_made_and_lifted() {
     weir.get("/a", "192.0.2.130").expect(200);
 }
 
+/// CONTROL-3: an application that does not answer shows in the status, beside its answers.
+#[test]
+fn a_status_tells_of_an_application_that_does_not_answer() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let nobody = free.local_addr().expect("its address");
+    drop(free);
+    let state = state_dir();
+    let weir = Weir::start_at(nobody, &state, &[]);
+    weir.get("/a", "203.0.113.7").expect(502);
+    let told = "app p99 – 5xx – upstream_error 100.0 %";
+    crate::support::wait_for("the line of the application", || {
+        let status = run(state.path(), &["status"]).ends(0, "");
+        (status.line("app") == told).then_some(())
+    });
+}
+
 /// CONTROL-3: where no service runs, the files are read; what needs a service ends with 69 and says
 /// where it was looked for.
 #[test]

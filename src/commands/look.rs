@@ -163,8 +163,23 @@ fn recent_lines(recent: &Counted, observe: bool) -> [String; 2] {
             percent(recent.passed, recent.requests),
             percent(recent.refused, recent.requests),
         ),
-        format!("app      {p99}   5xx {}", percent(errors, answered)),
+        format!(
+            "app      {p99}   5xx {}{}",
+            percent(errors, answered),
+            unanswered(recent)
+        ),
     ]
+}
+
+/// The share of requests that ended without a whole answer of the application; nothing where there
+/// are none. They are in none of its classes of answers.
+fn unanswered(recent: &Counted) -> String {
+    let name = Action::UpstreamError.name();
+    let count = recent.actions.get(name).copied().unwrap_or(0);
+    match count {
+        0 => String::new(),
+        _ => format!("   {name} {}", percent(count, recent.requests)),
+    }
 }
 
 /// `31 rate_limit, 2 admin`
