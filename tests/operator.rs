@@ -332,6 +332,9 @@ fn observe_mode_says_would_refuse() {
     assert!(!status.out.contains("   refused "), "{}", status.out);
     let clients = run(&weir.state_path(""), &["clients"]);
     assert!(clients.out.ends_with("1 of 1 client\n"), "{}", clients.out);
+    let banned = run(&weir.state_path(""), &["bans", "add", "192.0.2.7"]);
+    let told = "; made in observe mode: it never refuses)\n";
+    assert!(banned.out.ends_with(told), "{}{}", banned.out, banned.err);
 }
 
 /// RELOAD-1: a file that the command line names wins over the environment, and a line says so; one

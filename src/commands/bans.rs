@@ -347,7 +347,14 @@ fn late(persisted: Option<bool>) -> &'static str {
 /// `203.0.113.0/24 (41 min)`
 fn in_words(made: &Banned) -> String {
     let end = until_end(made.ban.ban_expires, now().wall_ms);
-    format!("{} ({end}{})", made.ban.netblock, late(made.persisted))
+    // Nor does it once the mode is another one (CHECK-3): who bans by hand wants to know.
+    let observed = if made.ban.observed {
+        "; made in observe mode: it never refuses"
+    } else {
+        ""
+    };
+    let late = late(made.persisted);
+    format!("{} ({end}{observed}{late})", made.ban.netblock)
 }
 
 fn lift(given: &Lift) -> Result<ExitCode, Failure> {
