@@ -41,7 +41,7 @@ fn blocks() -> BTreeMap<String, Block> {
 type Case = fn(&Block);
 
 /// Every case with its name.
-const CASES: [(&str, Case); 19] = [
+const CASES: [(&str, Case); 20] = [
     ("anubis", anubis),
     ("anubis-exempt", anubis_exempt),
     ("cloudflare", cloudflare),
@@ -53,6 +53,7 @@ const CASES: [(&str, Case); 19] = [
     ("fail2ban-limit-req", fail2ban_limit_req),
     ("haproxy-bytes", haproxy_bytes),
     ("haproxy-errors", haproxy_errors),
+    ("haproxy-office", haproxy_office),
     ("haproxy-rates", haproxy_rates),
     ("haproxy-shared", haproxy_shared),
     ("nginx-deny", nginx_deny),
@@ -310,6 +311,14 @@ fn haproxy_shared(block: &Block) {
     let passed = (0..300).filter(|number| ask(*number, "one") == 200).count();
     assert!((120..=240).contains(&passed), "{passed}");
     assert_eq!(ask(0, "two"), 200);
+}
+
+fn haproxy_office(block: &Block) {
+    let application = Application::ok();
+    let (weir, _state) = with(block, &application, &[("office.lst", "192.0.2.0/24\n")]);
+    weir.get("/admin/users", "192.0.2.9").expect(200);
+    weir.get("/admin/users", "203.0.113.9").expect(403);
+    weir.get("/a", "203.0.113.9").expect(200);
 }
 
 fn haproxy_errors(block: &Block) {
