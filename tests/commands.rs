@@ -372,6 +372,10 @@ fn wrong_calls_are_told() {
             "--for: ",
         ),
         (
+            &["bans", "add", "192.0.2.0/24", "--reason", ""],
+            "weir: --reason: it is shorter than 1 character\n",
+        ),
+        (
             &["bans", "import", "/nowhere", "--for", "1h", "--reason", "r"],
             "/nowhere cannot be read",
         ),

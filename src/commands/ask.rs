@@ -346,9 +346,16 @@ pub fn words(detail: &str) -> String {
             "Authorization: Bearer <token> is needed",
             "that of WAF_ADMIN_TOKEN or WAF_ADMIN_TOKEN_FILE is sent",
         );
-    match detail.strip_prefix("The value does not fit. Expected: ") {
-        Some(expected) => format!("expected: {expected}"),
-        None => detail,
+    if let Some(expected) = detail.strip_prefix("The value does not fit. Expected: ") {
+        return format!("expected: {expected}");
+    }
+    // What a text is for says nothing of its length.
+    let rest = detail.strip_prefix("The value is ");
+    match rest.and_then(|rest| rest.split_once(". Expected: ")) {
+        Some((is, _)) if is.starts_with("longer ") || is.starts_with("shorter ") => {
+            format!("it is {is}")
+        }
+        _ => detail,
     }
 }
 
