@@ -490,6 +490,33 @@ fn a_version_is_told_in_full() {
     assert_eq!(json["features"][0], "fleet");
 }
 
+/// CONTROL-5: a target as it stands in a log has its query behind the path.
+#[test]
+fn a_target_is_explained_with_its_query() {
+    let application = Application::ok();
+    let state = state_dir();
+    let rules = r#"{"version":1,"denials":[{"name":"facets","match":{"paths":["/search"],"query":["facet"]},"answer":403}]}"#;
+    fs::write(state.path().join("rules.json"), rules).expect("writes rules.json");
+    let weir = Weir::start_at(application.address(), &state, &[]);
+    weir.get("/search?facet=1", "203.0.113.7").expect(403);
+    let asked = |arguments: &[&str]| {
+        let all = [&["explain", "203.0.113.7"], arguments].concat();
+        run(state.path(), &all)
+    };
+    for arguments in [
+        &["--path", "/search?facet=1"][..],
+        &["--path", "/search", "--query", "facet=1"],
+    ] {
+        let refused = asked(arguments).ends(1, "");
+        let begin = "REFUSED now: denied_rule\n";
+        assert!(refused.out.starts_with(begin), "{}", refused.out);
+    }
+    asked(&["--path", "/search?page=1"]).ends(0, "");
+    let both = asked(&["--path", "/search?a=1", "--query", "b=2"]);
+    assert_eq!(both.code, 2, "{}", both.err);
+    assert!(both.err.contains("expected one"), "{}", both.err);
+}
+
 /// CONTROL-5: a ban, a list, a limit and a free way are explained in words, with the exit status of
 /// the answer; a request is found by its id in the bans and in the log. Nothing is charged.
 #[test]

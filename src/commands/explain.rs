@@ -26,7 +26,7 @@ pub struct Explain {
     /// An IPv4 or IPv6 address
     #[arg(required_unless_present = "request", conflicts_with = "request")]
     address: Option<String>,
-    /// The path of the request
+    /// The path of the request, with or without a query behind a ?
     #[arg(long, default_value = "/", conflicts_with = "request")]
     path: String,
     /// Its method
@@ -70,19 +70,20 @@ pub fn run(given: &Explain) -> ExitCode {
         let place = Place::of(&given.asking)?;
         let answer = match (&given.request, &given.address) {
             (Some(id), _) => by_id(&place, id)?,
-            (None, named) => explained(
-                &place,
-                &Asked {
+            (None, named) => {
+                let (path, query) = path_and_query(given)?;
+                let asked = Asked {
                     address: address(named.as_deref().unwrap_or_default())?.to_owned(),
                     method: given.method.clone(),
-                    path: given.path.clone(),
+                    path: path.to_owned(),
                     host: given.host.clone(),
-                    query: given.query.clone(),
+                    query: query.map(str::to_owned),
                     fields: given.fields.clone(),
                     partly: false,
                     other_site: given.other_site,
-                },
-            )?,
+                };
+                explained(&place, &asked)?
+            }
         };
         if given.asking.json {
             print_json(&answer)?;
@@ -94,6 +95,18 @@ pub fn run(given: &Explain) -> ExitCode {
         let refused = explained.now.is_refused();
         Ok(ExitCode::from(if refused { EXIT_NO } else { 0 }))
     })())
+}
+
+/// The path and the query: a target as a log or a browser has it is both.
+fn path_and_query(given: &Explain) -> Result<(&str, Option<&str>), Failure> {
+    match (given.path.split_once('?'), &given.query) {
+        (None, query) => Ok((given.path.as_str(), query.as_deref())),
+        (Some((path, query)), None) => Ok((path, Some(query))),
+        (Some(_), Some(_)) => {
+            let sentence = "--path has a query behind its ?, and --query is another: expected one";
+            Err(Failure::new(EXIT_USAGE, sentence))
+        }
+    }
 }
 
 fn explained(place: &Place, asked: &Asked) -> Result<Value, Failure> {
