@@ -998,6 +998,9 @@ fn lists_are_changed() {
     assert!(allowed.ends_with(": in force\n"), "{allowed}");
     weir.get("/a", "203.0.113.7").expect(200);
     weir.get("/a", "203.0.113.8").expect(429);
+    // CONTROL-5: nothing that an allowed client does can ban it.
+    let explained = run(&["explain", "203.0.113.7"]).ends(0, "");
+    assert_eq!(explained.line(" next ban"), "next ban none can be made");
     let denied = ["deny", "198.51.100.0/24", "--comment", "scraper"];
     let told = run(&denied).ends(0, "").out;
     assert_eq!(told, "denied 198.51.100.0/24: in force\n");

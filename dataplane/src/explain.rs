@@ -18,6 +18,7 @@ use weir_shared::rules::{Asking, Claim, Jail, Limit, Quota, Rule, RuleKind};
 use weir_shared::settings::OnLimit;
 use weir_shared::snapshot::Snapshot;
 use weir_shared::units::retry_after_seconds;
+use weir_shared::verdict::Group;
 use weir_shared::window::{PerSpan, RuleSpan, Window};
 
 use crate::clients::entry::Entry;
@@ -109,8 +110,10 @@ pub fn explain(
     let claim = [Some(&decision), otherwise.as_ref()].into_iter().flatten();
     let claim = claim.rev().find_map(|one| one.claims.claim.as_ref());
     let is_crawler = claim.is_some_and(|claim| claim.verified().is_some());
+    // No rule is asked of a client whom a list lets in.
+    let is_allowed = decision.group == Group::Allow;
     let ban_target = |cause, scope| {
-        let bans = !question.other_site && !is_crawler;
+        let bans = !question.other_site && !is_crawler && !is_allowed;
         bans.then(|| ban_target(rules, snapshot, who, cause, scope))
             .flatten()
     };
