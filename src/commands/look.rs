@@ -353,8 +353,8 @@ fn client_of_files(
     failure: Failure,
     client: client::Client,
 ) -> Result<Held, Failure> {
-    let read = |files: Offline<'_>| Ok((files.clients()?, files.bans()?));
-    let (listed, mut bans) = place.read_files(failure, read)?;
+    let (listed, mut bans) =
+        place.read_files(failure, |files| Ok((files.clients()?, files.bans()?)))?;
     bans.retain(|ban| ban.netblock.covers_client(client));
     let mut clients = listed.into_iter().map(|listed| listed.client);
     let client = clients.find(|one| one.client == client);
