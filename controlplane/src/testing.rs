@@ -623,7 +623,7 @@ pub(crate) fn row(client: &str) -> ClientRow {
         requests: Default::default(),
         bytes: Default::default(),
         rules: Vec::new(),
-        other_sites: weir_shared::table::OtherSites::default(),
+        other_sites: None,
         first_passed: None,
     }
 }

@@ -4,6 +4,7 @@
 //! One function type, as in `handover.rs`: the data plane asks, never waits in the call, and learns
 //! the answer at once, through the client table, or through a call back.
 
+use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ pub use crate::origin::{AsNumber, Country, NotACountry, NotAnAsNumber};
 
 /// The answer of a lookup. A client without a country is unknown, whatever its AS number
 /// (LOOKUP-4).
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 pub struct Lookup {
     /// ISO 3166-1 alpha-2 code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -26,6 +27,21 @@ pub struct Lookup {
     /// The name of the AS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub as_name: Option<String>,
+}
+
+/// Answers by what they say: those that say the same, as for the clients of one network, are held
+/// once.
+#[derive(Default)]
+pub struct Interner(HashSet<Arc<Lookup>>);
+
+impl Interner {
+    /// Has this answer be the one that says the same.
+    pub fn intern(&mut self, lookup: &mut Arc<Lookup>) {
+        match self.0.get(lookup) {
+            Some(held) => *lookup = Arc::clone(held),
+            None => drop(self.0.insert(Arc::clone(lookup))),
+        }
+    }
 }
 
 /// Called with the outcome of a lookup that a request waits for: none if it failed. Called once, or

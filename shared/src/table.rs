@@ -52,8 +52,9 @@ pub struct ClientRow {
     pub bytes: PerSpan<Window>,
     /// What rules have counted; most clients have none.
     pub rules: Vec<RuleCount>,
-    /// What of `requests` and `bytes` other sites asked for.
-    pub other_sites: OtherSites,
+    /// What of `requests` and `bytes` other sites asked for, where that is anything. Boxed: of most
+    /// clients nothing is, and 20,000 rows are memory.
+    pub other_sites: Option<Box<OtherSites>>,
     /// The first request that passed, where that was not the first of all (SHARE-4).
     pub first_passed: Option<Time>,
 }

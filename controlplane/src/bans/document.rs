@@ -9,6 +9,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Deserializer};
 use weir_shared::ban::Ban;
 use weir_shared::ban_origin::BanOrigin;
+use weir_shared::lookup::Interner;
 use weir_shared::netblock::Netblock;
 use weir_shared::units::Time;
 
@@ -114,11 +115,17 @@ impl Document for BansFile {
 
     fn complete(mut bans: Vec<Arc<Ban>>, base: &[Arc<Ban>], now: Time) -> Vec<Arc<Ban>> {
         let mut starts = Starts::with_capacity(bans.len());
+        let mut lookups = Interner::default();
         let mut open = Vec::new();
         for (place, entry) in bans.iter_mut().enumerate() {
             let widened = entry.netblock.widened_to_clients();
             if widened != entry.netblock {
                 Arc::make_mut(entry).netblock = widened;
+            }
+            // Nobody else holds what was just read.
+            let notes = Arc::get_mut(entry).and_then(|ban| ban.notes.as_mut());
+            if let Some(lookup) = notes.and_then(|notes| notes.lookup.as_mut()) {
+                lookups.intern(&mut lookup.known);
             }
             // The first entry of a key keeps it; those without one, and repeated ones, look for
             // theirs afterwards.

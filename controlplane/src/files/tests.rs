@@ -119,7 +119,7 @@ proptest! {
                 requests: [window; 3].into(),
                 bytes: [window; 3].into(),
                 rules: Vec::new(),
-                other_sites: weir_shared::table::OtherSites::default(),
+                other_sites: None,
                 first_passed: None,
             })
         });

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use weir_shared::client::Client;
-use weir_shared::lookup::{AsNumber, Country, Lookup};
+use weir_shared::lookup::{AsNumber, Country, Interner, Lookup};
 use weir_shared::units::Time;
 
 use super::cache::{LookupRow, MAX_LOOKUPS};
@@ -62,6 +62,10 @@ impl Document for LookupsFile {
         }
         let what = ("answers", "oldest");
         drop_over::<Self, _>(&mut entries, MAX_LOOKUPS, what, |entry| entry.row.answered);
+        let mut lookups = Interner::default();
+        for entry in &mut entries {
+            lookups.intern(&mut entry.row.lookup);
+        }
         entries
     }
 

@@ -529,7 +529,7 @@ fn clients_are_edited_too() {
         requests: Default::default(),
         bytes: Default::default(),
         rules: Vec::new(),
-        other_sites: weir_shared::table::OtherSites::default(),
+        other_sites: None,
         first_passed: None,
     };
     let (told, outcome) = bounded(1);
@@ -777,7 +777,7 @@ fn a_stale_copy_rolls_no_counter_back() {
             requests: Default::default(),
             bytes: Default::default(),
             rules: Vec::new(),
-            other_sites: weir_shared::table::OtherSites::default(),
+            other_sites: None,
             first_passed: None,
         })
     };

@@ -159,11 +159,9 @@ impl Entry {
     }
 
     /// Puts in what other sites asked for, in place of what is held.
-    pub fn set_other_sites(&mut self, part: OtherSites) {
-        if part != OtherSites::default() {
-            *self.other_sites_mut() = part;
-        } else if let Some(further) = &mut self.further {
-            further.other_sites = None;
+    pub fn set_other_sites(&mut self, part: Option<Box<OtherSites>>) {
+        if part.is_some() || self.further.is_some() {
+            self.further().other_sites = part;
         }
     }
 

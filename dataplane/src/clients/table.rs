@@ -27,8 +27,8 @@ use weir_shared::netblock::Netblock;
 use weir_shared::proof::NamesAnswer;
 use weir_shared::rules::MAX_NAMES;
 use weir_shared::table::{
-    ClientRow, ClientTable, KnownRow, MAX_CLIENTS, MAX_RULE_COUNTS, RuleCount, SharedCountsUse,
-    SharedRefusal, SharedRow,
+    ClientRow, ClientTable, KnownRow, MAX_CLIENTS, MAX_RULE_COUNTS, OtherSites, RuleCount,
+    SharedCountsUse, SharedRefusal, SharedRow,
 };
 use weir_shared::units::Time;
 use weir_shared::window::{PerSpan, Span};
@@ -289,7 +289,9 @@ fn row(client: Client, entry: &Entry) -> ClientRow {
         requests,
         bytes,
         rules: entry.own_rule_counts(),
-        other_sites: entry.other_sites().copied().unwrap_or_default(),
+        other_sites: (entry.other_sites().copied())
+            .filter(|part| *part != OtherSites::default())
+            .map(Box::new),
         first_passed: entry.first_passed_ms().map(Time),
     }
 }
@@ -370,7 +372,7 @@ impl ClientTable for Table {
             entry.requests = row.requests;
             entry.bytes = row.bytes;
             entry.set_rule_counts(counts.clone());
-            entry.set_other_sites(row.other_sites);
+            entry.set_other_sites(row.other_sites.clone());
             entry.set_first_passed(row.first_passed.map(|at| at.0));
             entry.set_over_bytes(row.bytes != PerSpan::default());
             // How old this answer is the file does not say: it holds, and is asked for again.

@@ -91,19 +91,20 @@ pub struct PartOfWindows {
 }
 
 impl PartOfWindows {
-    /// None where it is nothing.
-    fn of(part: &OtherSites) -> Option<Self> {
-        (*part != OtherSites::default()).then(|| Self {
+    fn of(part: &OtherSites) -> Self {
+        Self {
             requests: Windows::of(&part.requests),
             bytes: Windows::of(&part.bytes),
-        })
+        }
     }
 
-    fn part(self) -> OtherSites {
-        OtherSites {
+    /// None where it is nothing.
+    fn part(self) -> Option<Box<OtherSites>> {
+        let part = OtherSites {
             requests: self.requests.windows(),
             bytes: self.bytes.windows(),
-        }
+        };
+        (part != OtherSites::default()).then(|| Box::new(part))
     }
 }
 
@@ -173,7 +174,7 @@ impl From<&ClientRow> for Client {
             requests: Windows::of(&row.requests),
             bytes: Windows::of(&row.bytes),
             rules: row.rules.iter().map(CountOfRule::of).collect(),
-            other_sites: PartOfWindows::of(&row.other_sites),
+            other_sites: row.other_sites.as_deref().map(PartOfWindows::of),
             first_passed: row.first_passed,
         }
     }
@@ -209,10 +210,7 @@ impl From<Client> for ClientRow {
             requests: form.requests.windows(),
             bytes: form.bytes.windows(),
             rules: form.rules.into_iter().map(CountOfRule::count).collect(),
-            other_sites: form
-                .other_sites
-                .map(PartOfWindows::part)
-                .unwrap_or_default(),
+            other_sites: form.other_sites.and_then(PartOfWindows::part),
             first_passed: form.first_passed,
         }
     }
