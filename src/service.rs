@@ -159,7 +159,7 @@ impl Service {
     /// Begins a reload, on a thread of its own (RELOAD-4).
     fn reload(&mut self, asked: Asked, upgrade: Option<&Upgrade>, supervisor: &Supervisor) {
         supervisor.reloading();
-        let begun = if upgrade.is_some_and(Upgrade::gives) {
+        let begun = if upgrade.is_some_and(Upgrade::is_started) {
             let why = "a hand-over to another process is under way: try again";
             tracing::warn!("the reload is refused, nothing is changed: {why}");
             Err((asked, Err(vec![why.to_owned()])))

@@ -107,9 +107,9 @@ impl Upgrade {
         }
     }
 
-    /// Whether the state is given away: nothing else can be asked of the control loop.
-    pub const fn gives(&self) -> bool {
-        matches!(self.stage, Stage::Giving(..) | Stage::TakingOver(..))
+    /// Whether the other process is started: it has read its settings, and serves by them.
+    pub const fn is_started(&self) -> bool {
+        !matches!(self.stage, Stage::Saving(..))
     }
 
     /// Goes on as far as it can without waiting. `start` starts the other process.

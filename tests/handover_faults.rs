@@ -744,6 +744,35 @@ fn operators_are_told_of_the_hand_over() {
     service.is_whole();
 }
 
+/// RESTART-4, RELOAD-2: the new process has read its settings when it says its first word: a reload
+/// behind that would be answered as taken, and not hold in it. It is refused, and taken again once
+/// the old process goes on.
+#[test]
+fn a_reload_behind_the_start_of_the_new_process_is_refused() {
+    let application = Application::ok();
+    let mut service = Service::start(&application);
+    service.fail_at("new", "operators", "hang");
+    kill_process(service.serving(), Signal::USR2).expect("it is there");
+    wait_until("the new process", || {
+        !service.said("a new process is started").is_empty()
+    });
+    let ran = command::run(service.state.path(), &["reload"]);
+    assert_eq!(ran.code, 78, "{}", ran.err);
+    assert!(
+        ran.err
+            .contains("a hand-over to another process is under way")
+    );
+    wait_until("it goes on", || {
+        !service
+            .said("the new process does not take over")
+            .is_empty()
+    });
+    service.fail_no_more();
+    let ran = command::run(service.state.path(), &["reload"]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    service.is_whole();
+}
+
 /// RESTART-4: once `weir upgrade` has answered, whoever asks next reaches the process that serves,
 /// although the old one is still there.
 #[test]
