@@ -314,6 +314,8 @@ impl Parked {
         if let Some(predecessor) = self.predecessor {
             self.service.sockets.adopt();
             predecessor.say_serving();
+            // Whoever moved the log away meanwhile has told the process before alone.
+            self.service.log.reopen();
         }
         self.service.say_listening(self.control_socket, self.admin);
         self.service

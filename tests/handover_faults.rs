@@ -773,6 +773,37 @@ fn a_reload_behind_the_start_of_the_new_process_is_refused() {
     service.is_whole();
 }
 
+/// RESTART-4, LOG-4: a log that is moved away while the new process waits, which has opened it, is
+/// told to the old one alone: the new one opens it anew all the same.
+#[test]
+fn a_log_that_is_rotated_meanwhile_is_opened_anew() {
+    let (application, state) = (Application::ok(), state_dir());
+    let log = state.path().join("requests.log");
+    let settings = format!("WAF_LOG_REQUESTS=all\nWAF_LOG_FILE={}\n", log.display());
+    let program = Path::new(env!("CARGO_BIN_EXE_weir"));
+    let mut service = Service::start_at(program, &application, state, &settings);
+    service.fail_at("new", "serve", "pause");
+    let old = service.serving();
+    kill_process(old, Signal::USR2).expect("it is there");
+    wait_until("the state is given away", || {
+        !service
+            .said("the state files are written and given away")
+            .is_empty()
+    });
+    fs::rename(&log, log.with_extension("1")).expect("renames");
+    kill_process(old, Signal::USR1).expect("it is there");
+    // What the old one writes goes into a new file, too.
+    let status = service.first.wait().expect("its end");
+    assert_eq!(status.code(), Some(0));
+    let ask = get("/behind", &[("Connection", "close")]);
+    wait_until("a line of the new process", || {
+        exchange(service.address, &ask).expect(200);
+        fs::read_to_string(&log).is_ok_and(|text| text.contains("/behind"))
+    });
+    service.fail_no_more();
+    service.is_whole();
+}
+
 /// RESTART-4: once `weir upgrade` has answered, whoever asks next reaches the process that serves,
 /// although the old one is still there.
 #[test]
