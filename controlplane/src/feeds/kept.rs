@@ -69,6 +69,7 @@ impl Kept {
         outside: &dyn Outside,
     ) -> Self {
         let now_ms = outside.now_ms();
+        let feed = newer(&wanted, &feed, copies, outside).unwrap_or(feed);
         let head = copies.head(&wanted);
         let head = head.filter(|head| feed.taken_ms() == Some(head.taken.0));
         let confirmed_ms = feed.confirmed_ms();
@@ -255,7 +256,7 @@ impl Kept {
         if before.is_some_and(|head| head.digest == copy.head.digest) {
             return self.confirm(Some(validators), copies, outside);
         }
-        let feed = match self.fit(&copy, outside) {
+        let feed = match fit(&self.wanted.name, &copy, outside) {
             Ok(feed) => feed,
             Err(why) => return self.refuse(why, None, copies, outside),
         };
@@ -343,18 +344,6 @@ impl Kept {
         }
     }
 
-    /// A version with the entries that may hold.
-    fn fit(&self, copy: &Copy, outside: &dyn Outside) -> Result<Arc<Feed>, String> {
-        let (name, Time(now_ms)) = (&self.wanted.name, copy.head.taken);
-        let (hold, left_out) = outside.guard().part(copy.netblocks.clone());
-        tell_left_out(name, &left_out);
-        if hold.is_empty() && !left_out.is_empty() {
-            return Err("each of its entries covers too much".to_owned());
-        }
-        bounded(&hold)?;
-        Ok(Arc::new(Feed::new(name, hold, now_ms, now_ms)))
-    }
-
     /// Compares a version with the one in force, each without the entries that are left out.
     fn like_the_one_before(&self, feed: &Feed) -> Result<(), String> {
         if feed.list.is_empty() {
@@ -407,7 +396,7 @@ impl Kept {
         let mut copy = copy.ok_or(NotAccepted::Nothing)?;
         let now = Time(outside.now_ms());
         (copy.head.taken, copy.head.confirmed) = (now, now);
-        self.fit(&copy, outside)
+        fit(&self.wanted.name, &copy, outside)
             .and_then(|feed| self.take(feed, &copy, copies, outside))
             .map_err(NotAccepted::Unfit)?;
         self.report.outcome = Some(Outcome::Taken);
@@ -442,6 +431,44 @@ impl Kept {
             ),
         }
     }
+}
+
+/// A version with the entries that may hold.
+fn fit(name: &str, copy: &Copy, outside: &dyn Outside) -> Result<Arc<Feed>, String> {
+    let (Time(taken_ms), Time(confirmed_ms)) = (copy.head.taken, copy.head.confirmed);
+    let (hold, left_out) = outside.guard().part(copy.netblocks.clone());
+    tell_left_out(name, &left_out);
+    if hold.is_empty() && !left_out.is_empty() {
+        return Err("each of its entries covers too much".to_owned());
+    }
+    bounded(&hold)?;
+    Ok(Arc::new(Feed::new(name, hold, taken_ms, confirmed_ms)))
+}
+
+/// The version of the copy, which the rules take, where the process before has taken it since this
+/// one has read them (RESTART-4).
+fn newer(
+    wanted: &Wanted,
+    feed: &Feed,
+    copies: &Copies,
+    outside: &dyn Outside,
+) -> Option<Arc<Feed>> {
+    let head = copies.head(wanted)?;
+    if feed.taken_ms() >= Some(head.taken.0) {
+        return None;
+    }
+    let copy = copies.read(wanted)?;
+    let taken = fit(&wanted.name, &copy, outside).and_then(|feed| {
+        let offered = Offered {
+            url: wanted.url.clone(),
+            feed: Arc::clone(&feed),
+        };
+        outside.offer(offered).map(|()| feed)
+    });
+    if let Err(why) = &taken {
+        tracing::warn!(feed = wanted.name, "the feed stays as it is: {why}");
+    }
+    taken.ok()
 }
 
 impl From<&Head> for Validators {

@@ -127,6 +127,27 @@ fn list(count: u32) -> String {
     (0..count).map(line).collect()
 }
 
+/// FEED-4, RESTART-4: a version that the process before has taken since this one has read its rules
+/// holds in this one too, unless the rules do not take it.
+#[test]
+fn a_version_that_was_taken_meanwhile_holds() {
+    let mut place = Place::new();
+    assert_eq!(place.body(&list(1)).0, Outcome::Taken);
+    let read = place.kept.report().feed;
+    place.pass(1);
+    assert_eq!(place.body(&list(3)).0, Outcome::Taken);
+    let next = |place: &Place| {
+        let kept = Kept::new(wanted(), Arc::clone(&read), &place.copies, &place.rest);
+        kept.report().feed.list.len()
+    };
+    assert_eq!(next(&place), 3);
+    assert_eq!(place.rest.taken.borrow().len(), 3);
+    place.again();
+    assert_eq!(place.rest.taken.borrow().len(), 3, "it holds already");
+    *place.rest.refuses.borrow_mut() = Some("no room".to_owned());
+    assert_eq!(next(&place), 1);
+}
+
 /// FEED-3, FEED-4: a version is taken, kept with its time, and confirmed; a start goes on from it.
 #[test]
 fn a_version_is_taken_and_kept() {
