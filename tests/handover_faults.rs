@@ -19,6 +19,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
+use crate::feeds::save;
 use crate::support::application::Application;
 use crate::support::command::{self, Ran};
 use crate::support::process::is_running;
@@ -712,6 +713,13 @@ fn a_stop_in_the_middle_writes_the_state() {
 fn operators_are_told_of_the_hand_over() {
     let application = Application::ok();
     let mut service = Service::start(&application);
+    let feed = json!({"name": "drop", "url": "http://127.0.0.1:9/list"});
+    let rules = json!({"version": 1, "feeds": [feed]}).to_string();
+    save(service.state.path(), "rules.json", &rules);
+    wait_until("the feed", || {
+        let ran = command::run(service.state.path(), &["feeds"]);
+        ran.out.contains("drop")
+    });
     service.fail_at("new", "state", "hang");
     kill_process(service.serving(), Signal::USR2).expect("it is there");
     wait_until("the state is given away", || {
@@ -719,6 +727,9 @@ fn operators_are_told_of_the_hand_over() {
             .said("the state files are written and given away")
             .is_empty()
     });
+    // The new process has read the copy: it would know nothing of another version.
+    let ran = command::run(service.state.path(), &["feeds", "accept", "drop"]);
+    assert_eq!(ran.code, 69, "{}", ran.err);
     let refused = service.post_ban().expect(503);
     service.bans = 0;
     assert_eq!(refused.header("retry-after"), Some("1"));

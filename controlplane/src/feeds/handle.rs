@@ -46,6 +46,8 @@ impl FeedsHandle {
         let (keep, kept) = bounded(0);
         self.say(|said| {
             said.stands_still = true;
+            // The next process would know nothing of what they bring.
+            said.orders.clear();
             said.keep = said.is_running.then_some(keep);
         });
         kept
@@ -56,7 +58,8 @@ impl FeedsHandle {
         self.say(|said| said.stands_still = false);
     }
 
-    /// Has a feed fetched now. Whether there is such a feed; none where too much was asked.
+    /// Has a feed fetched now. Whether there is such a feed; none where too much was asked, or the
+    /// state is given away.
     pub(crate) fn fetch(&self, name: &str) -> Option<bool> {
         self.order(name, Order::Fetch)
     }
@@ -78,7 +81,7 @@ impl FeedsHandle {
             return Some(false);
         }
         let mut said = shared.said();
-        let has_room = said.orders.len() < MAX_ORDERS;
+        let has_room = !said.stands_still && said.orders.len() < MAX_ORDERS;
         if has_room {
             said.orders.push(order(name.to_owned()));
         }
