@@ -784,6 +784,37 @@ fn a_reload_behind_the_start_of_the_new_process_is_refused() {
     service.is_whole();
 }
 
+/// RESTART-4, CONTROL-8: a list that is changed while the state is given away is changed in a file
+/// of its own: whoever asks is answered, and the new process has it.
+#[test]
+fn a_list_is_changed_while_the_state_is_given_away() {
+    let application = Application::ok();
+    let mut service = Service::start(&application);
+    service.fail_at("new", "workers", "pause");
+    kill_process(service.serving(), Signal::USR2).expect("it is there");
+    wait_until("the state is given away", || {
+        !service
+            .said("the state files are written and given away")
+            .is_empty()
+    });
+    let ran = command::run(service.state.path(), &["deny", "198.51.100.77"]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let ask = get(
+        "/",
+        &[
+            ("X-Forwarded-For", "198.51.100.77"),
+            ("Connection", "close"),
+        ],
+    );
+    let status = service.first.wait().expect("its end");
+    assert_eq!(status.code(), Some(0));
+    wait_until("the new process has it", || {
+        exchange(service.address, &ask).status == 429
+    });
+    service.fail_no_more();
+    service.is_whole();
+}
+
 /// RESTART-4, LOG-4: a log that is moved away while the new process waits, which has opened it, is
 /// told to the old one alone: the new one opens it anew all the same.
 #[test]

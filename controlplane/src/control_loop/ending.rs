@@ -233,6 +233,8 @@ impl Control {
         loop {
             pulse.beat();
             self.requests.refuse();
+            // They are no state: the next process reads the same files. Who changes a list waits.
+            self.take_rules(self.clock.now());
             match left.try_recv() {
                 Ok(()) => return true,
                 Err(TryRecvError::Disconnected) => return false,
@@ -240,6 +242,7 @@ impl Control {
             }
             let mut select = Select::new();
             self.requests.select(&mut select);
+            self.rules.select(&mut select);
             select.recv(left);
             let _ = select.ready_timeout(TICK);
         }
