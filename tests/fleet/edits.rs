@@ -1,6 +1,7 @@
 //! Edits at several instances (FLEET-17), instances that do not hold the same (FLEET-16), and what
 //! comes from the engine and is not as this instance would have it (FLEET-24).
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -195,6 +196,42 @@ fn an_edit_around_an_end_holds_at_both() {
             });
         }
     }
+}
+
+/// FLEET-14, RESTART-4: whoever waits until a ban is in force at the others when its instance hands
+/// over is answered before.
+#[test]
+#[ignore = "needs redis-server"]
+fn who_waits_for_others_is_answered_at_a_hand_over() {
+    let (application, engine) = (Application::ok(), Engine::start());
+    let of_one = settings(&engine, "edge-1");
+    let of_one: Vec<(&str, &str)> = (of_one.iter())
+        .map(|(name, value)| (name.as_str(), value.as_str()))
+        .collect();
+    let one = Service::start_on(env!("CARGO_BIN_EXE_weir"), &application, "", &of_one);
+    let other = start(&application, &engine, "edge-2");
+    wait_in_step(&other, 2);
+    // Each ban waits a second for it.
+    other.signal("STOP");
+    let (state, has_ended) = (one.state.path(), AtomicBool::new(false));
+    thread::scope(|scope| {
+        for net in 0..4 {
+            let has_ended = &has_ended;
+            scope.spawn(move || {
+                for host in 0..=u8::MAX {
+                    let subject = format!("203.0.{net}.{host}");
+                    let ran = run(state, &["bans", "add", &subject, "--for", "1h"]);
+                    assert!(!ran.err.contains("did not answer"), "{}", ran.err);
+                    if has_ended.load(Ordering::Relaxed) {
+                        break;
+                    }
+                }
+            });
+        }
+        one.hand_over();
+        has_ended.store(true, Ordering::Relaxed);
+    });
+    other.signal("CONT");
 }
 
 /// FLEET-15, FLEET-17, RESTART-1: what is taken out of bans.json and changed in it before, while

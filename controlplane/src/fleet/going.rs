@@ -37,6 +37,8 @@ impl Fleet {
         if self.kept.is_due(self.change(), now.mono_ns) {
             self.keep(now);
         }
+        // Of an instance that rests nobody waits for the others.
+        self.answer(now);
         !self.kept.is_writing()
     }
 

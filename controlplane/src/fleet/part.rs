@@ -465,7 +465,7 @@ impl Fleet {
     }
 
     /// Answers those who have waited enough.
-    fn answer(&mut self, now: Now) {
+    pub(super) fn answer(&mut self, now: Now) {
         let taken = self.core.is_in_step().then(|| self.core.acked());
         let reach = Reach {
             now_ns: now.mono_ns,
