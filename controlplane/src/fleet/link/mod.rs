@@ -402,11 +402,13 @@ fn text(value: &Value) -> Result<String, Fault> {
     }
 }
 
+/// A number that an engine counts to: a larger one could not be reckoned with.
 fn number(value: &Value) -> Result<u64, Fault> {
-    match value {
-        Value::Int(number) => u64::try_from(*number).map_err(|_| strange()),
-        other => text(other)?.parse().map_err(|_| strange()),
-    }
+    let number: i64 = match value {
+        Value::Int(number) => *number,
+        other => text(other)?.parse().map_err(|_| strange())?,
+    };
+    u64::try_from(number).map_err(|_| strange())
 }
 
 /// An entry of the stream: its id and its fields.

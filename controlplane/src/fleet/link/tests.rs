@@ -502,6 +502,19 @@ fn the_numbers_of_one_that_has_left_go_later() {
     assert_eq!(link.ask(live.arg(&alive)), Ok(Value::Int(1)));
 }
 
+/// FLEET-24: a number that no engine counts to is an answer of another form.
+#[test]
+fn a_number_is_one_that_an_engine_counts_to() {
+    let of_text = |text: &str| number(&Value::BulkString(text.into()));
+    assert_eq!(of_text("0"), Ok(0));
+    assert_eq!(of_text("9223372036854775807"), Ok(i64::MAX.unsigned_abs()));
+    for wrong in ["9223372036854775808", "18446744073709551615", "-1", ""] {
+        assert_eq!(of_text(wrong), Err(strange()), "{wrong:?}");
+    }
+    assert_eq!(number(&Value::Int(7)), Ok(7));
+    assert_eq!(number(&Value::Int(-1)), Err(strange()));
+}
+
 /// FLEET-2: an engine that is refused, or hangs, is a fault within its time-out, in a sentence.
 #[test]
 #[ignore = "needs redis-server"]
