@@ -170,7 +170,11 @@ impl Control {
                     let now_ns = self.clock.now().mono_ns;
                     panics.retain(|at| now_ns.saturating_sub(*at) < PANIC_SPAN_NS);
                     panics.push(now_ns);
-                    let again = catch_unwind(AssertUnwindSafe(|| self.recover()));
+                    let again = catch_unwind(AssertUnwindSafe(|| {
+                        self.recover();
+                        // It may have been giving the state files away.
+                        self.take_back();
+                    }));
                     if again.is_err() || panics.len() >= MAX_PANICS {
                         tracing::error!(
                             "the control loop panicked {} times within a minute: the service ends, since no ban would be made any more",

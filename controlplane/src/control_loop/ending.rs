@@ -115,17 +115,21 @@ impl Control {
             return Flow::Go;
         };
         // The next process fetches.
-        let feeds = self.rules.feeds();
-        let copies_kept = feeds.stand_still();
+        let copies_kept = self.rules.feeds().stand_still();
         let lock = self.write_and_hold(&left, &copies_kept, pulse);
         let is_given = lock.is_ok();
         if given.send(lock).is_ok() && is_given && self.stand_still(&left, pulse) {
             return Flow::Leave;
         }
-        feeds.go_on();
         self.files.resume();
-        self.rejoin_fleet();
+        self.take_back();
         Flow::Go
+    }
+
+    /// What stood still for a hand-over goes on.
+    pub(super) fn take_back(&mut self) {
+        self.rules.feeds().go_on();
+        self.rejoin_fleet();
     }
 
     /// Sends every document to its file; of each it is told what became of it.

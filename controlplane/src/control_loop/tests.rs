@@ -15,6 +15,7 @@ use crate::admin::requests::{MAX_LISTED_A_TURN, MAX_LISTINGS};
 use crate::alert::document::{AlertsEntry, AlertsKey};
 use crate::bans::MAX_BATCH;
 use crate::faults::PartFault;
+use crate::feeds::handle::FeedsHandle;
 use crate::files::{JournalStart, KnownFiles, MAX_WAITING, StartState, StateFiles};
 use crate::lookup::{LookupFiles, LookupRow};
 use crate::rules::LiveRules;
@@ -784,6 +785,45 @@ fn a_loop_that_panics_again_and_again_writes_the_files_and_ends() {
             next_saved(&disk.lookups),
             next_saved(&disk.alerts),
         ));
+        running.join().unwrap();
+    });
+}
+
+/// RESTART-4, ALIVE-2: a panic in a hand-over costs the hand-over: feeds are fetched again.
+#[test]
+fn what_stood_still_goes_on_after_a_panic() {
+    let mut rig = Rig::new(settings());
+    let feeds = FeedsHandle::idle(rig.control.clock.clone(), "drop");
+    rig.control.rules = LiveRules::with_feeds(feeds.clone());
+    // A turn leaves the last one to the hand-over.
+    for turn in 0..=MAX_NOTES_A_TURN {
+        rig.report(&format!("10.0.{turn}.1"));
+    }
+    let last = client(&format!("10.0.{MAX_NOTES_A_TURN}.1"));
+    *rig.table.panics_for.lock().unwrap() = Some(last);
+    let giving = rig.handle.give();
+    let Rig {
+        control,
+        disk,
+        handle,
+        ..
+    } = rig;
+    let deadline = std::time::Instant::now() + Duration::from_secs(60);
+    std::thread::scope(|scope| {
+        let running = scope.spawn(|| control.run());
+        while giving.outcome().is_none_or(|given| given.is_ok()) {
+            assert!(std::time::Instant::now() < deadline);
+            std::thread::yield_now();
+        }
+        while feeds.fetch("drop") != Some(true) {
+            assert!(std::time::Instant::now() < deadline);
+            std::thread::yield_now();
+        }
+        handle.stop();
+        while !running.is_finished() {
+            disk.tell(true);
+            std::thread::yield_now();
+        }
         running.join().unwrap();
     });
 }

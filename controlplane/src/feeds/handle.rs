@@ -151,3 +151,26 @@ pub(crate) fn check(settings: &Settings) -> Result<(), String> {
         Err(error @ RootsError::Tls(_)) => Err(error.to_string()),
     }
 }
+
+#[cfg(test)]
+impl FeedsHandle {
+    /// Knows a feed that nothing fetches.
+    pub(crate) fn idle(clock: Clock, name: &str) -> Self {
+        let outlets = Outlets {
+            offer: Box::new(|_| Ok(())),
+            alert: Box::new(|_, _| {}),
+        };
+        let shared = Shared::new(&Settings::default(), clock, outlets);
+        let report = Report {
+            used: None,
+            feed: Arc::new(Feed::none(name)),
+            checked: None,
+            outcome: None,
+            error: None,
+            next: weir_shared::units::Time(0),
+            fetches: [0; super::report::Outcome::ALL.len()],
+        };
+        shared.tell(BTreeMap::from([(name.to_owned(), report)]));
+        Self(Some(Arc::new(shared)))
+    }
+}

@@ -116,6 +116,17 @@ impl Default for LiveRules {
     }
 }
 
+#[cfg(test)]
+impl LiveRules {
+    /// No rules, and these feeds.
+    pub(crate) fn with_feeds(feeds: FeedsHandle) -> Self {
+        Self {
+            feeds,
+            ..Self::default()
+        }
+    }
+}
+
 /// How a reload asks the thread.
 #[derive(Clone, Default)]
 pub(crate) struct RulesOrders {
