@@ -218,6 +218,40 @@ fn a_stop_sends_everything_and_a_restart_nothing_twice() {
     assert!(known(&other).1 <= 8, "{:?}", known(&other));
 }
 
+/// FLEET-30: what was held back is sent, although the connection for it idled and was closed.
+#[test]
+#[ignore = "needs redis-server"]
+fn a_stop_sends_everything_over_another_connection() {
+    // More than one batch has.
+    const CLIENTS: usize = 501;
+    let (application, engine) = (Application::ok(), Engine::start());
+    let settings = limited(&engine, "edge-1", "100000");
+    let mut weir = start_at(&application, &state_dir(), &settings);
+    wait_in_step(&weir, 1);
+    for client in 0..CLIENTS {
+        let client = format!("10.{}.{}.1", client / 250, client % 250);
+        weir.get("/", &client).expect(200);
+    }
+    // The other connections are used every second.
+    let idle = wait_for("the connection that idles", || {
+        let all = engine.told("CLIENT LIST");
+        let field = |line: &str, name: &str| {
+            let mut fields = line.split(' ');
+            fields.find_map(|field| field.strip_prefix(name).map(str::to_owned))
+        };
+        let idles = |line: &&str| {
+            let seconds = field(line, "idle=").and_then(|idle| idle.parse().ok());
+            line.contains(" cmd=evalsha ") && seconds.is_some_and(|seconds: u64| seconds > 2)
+        };
+        field(all.lines().find(idles)?, "id=")
+    });
+    engine.told(&format!("CLIENT KILL ID {idle}"));
+    weir.stop();
+    let counts = engine.told("KEYS weir:{weir}:c:*");
+    let counts = counts.lines().filter(|line| line.starts_with("weir:"));
+    assert_eq!(counts.count(), CLIENTS);
+}
+
 /// FLEET-20: what an instance counts that observes refuses nobody at one that enforces.
 #[test]
 #[ignore = "needs redis-server"]

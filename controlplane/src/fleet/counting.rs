@@ -176,7 +176,14 @@ impl Counting {
         loop {
             match self.orders.try_recv() {
                 Ok(CountOrder::Rest) => {
-                    self.send_all(&mut link, waiting)?;
+                    // A connection that idled may have been closed meanwhile.
+                    let sent = self.send_all(&mut link, waiting).or_else(|_| {
+                        let mut link = Link::open(&self.access, Duration::ZERO)?;
+                        self.send(&mut link, waiting)?;
+                        self.send_all(&mut link, waiting)
+                    });
+                    // Whoever rests is told of no fault.
+                    drop(sent);
                     return Err(Ended::Rest);
                 }
                 Ok(CountOrder::Work) | Err(TryRecvError::Empty) => {}
