@@ -125,8 +125,10 @@ pub(super) struct History<K> {
 
 impl<D: Document> Base<D> {
     /// A file as it was read at the start; `written` is what it says of itself, if anything.
-    pub(super) fn new(entries: Vec<D::Entry>, written: Option<Time>) -> Self {
+    pub(super) fn new(mut entries: Vec<D::Entry>, written: Option<Time>) -> Self {
         let written = written.unwrap_or_default();
+        // How many there are was not known: half of the room may be empty.
+        entries.shrink_to_fit();
         Self {
             entries,
             written,

@@ -350,9 +350,6 @@ impl<'de, D: Document> Visitor<'de> for Whole<'_, D> {
         let Value::Object(envelope) = envelope else {
             return Err(A::Error::custom("no object"));
         };
-        // How many there are was not known: half of the room may be empty, for as long as the
-        // service runs.
-        entries.shrink_to_fit();
         Ok(Content {
             entries,
             envelope: Envelope(envelope),
