@@ -82,7 +82,7 @@ pub(super) fn rows() -> Vec<Row<BanSettings>> {
             "7d",
             ban_time(),
             |bans: &mut BanSettings| &mut bans.policy.permanent_after,
-            "A ban that would last longer is permanent.",
+            "A ban that would last longer is permanent; not shorter than `WAF_BAN_FIRST`.",
         ).live(),
         row(
             "WAF_BAN_IPV4_PREFIX",

@@ -118,7 +118,7 @@ pub(super) fn timeout_rows() -> Vec<Row<TimeoutSettings>> {
             "60s",
             timeout(),
             |timeouts: &mut TimeoutSettings| &mut timeouts.send,
-            "Without a byte of an answer taken by the client, where `WAF_MIN_RATE` is `off`.",
+            "Without a byte of an answer taken by the client, where `WAF_MIN_RATE` is `off`; of a WebSocket in any case.",
         ).live(),
         row(
             "WAF_MIN_RATE",

@@ -56,7 +56,7 @@ pub(super) fn rows() -> Vec<Row<StateSettings>> {
             "1s",
             timeout_or_zero(),
             |state: &mut StateSettings| &mut state.write_delay,
-            "From a ban to its write; bans.json itself is written every five such delays at most.",
+            "From a ban to its write, and between two of bans.json; with more than 1,000 bans bans.json is written every five such delays at most, with more than 10,000 more rarely.",
         )
         .live(),
         row(
