@@ -157,7 +157,12 @@ impl History {
     }
 
     /// Writes what is kept, for the process that comes next.
-    pub(crate) fn keep(&self, now: Now, counted: &Counted) {
+    pub(crate) fn keep(&mut self, now: Now, counted: &Counted) {
+        self.take_before();
+        // What was not read yet is not written over.
+        if self.before.is_some() {
+            return;
+        }
         let minutes = self.last(KEPT, now, counted).minutes;
         let path = self.path.clone();
         let begun = Writing::begin("weir-history", move || write(&path, minutes));
@@ -426,5 +431,30 @@ mod tests {
         assert_eq!(told.passed, [7, 1, 1]);
         fs::write(dir.path().join(FILE), "{").unwrap();
         assert!(read(&dir.path().join(FILE)).is_empty());
+    }
+
+    /// CONTROL-11: a stop right behind the start loses nothing of what was kept: what is not read
+    /// yet stays as it lies there, what is read goes on.
+    #[test]
+    fn a_stop_behind_a_start_keeps_what_was_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join(FILE);
+        let mut history = nothing(dir.path(), 600);
+        history.turn(at(660), || counted(7, 0));
+        history.keep(at(661), &counted(8, 0));
+        while !file.exists() {
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+        let (kept, before) = (fs::read(&file).unwrap(), read(&file));
+        let (found, waits) = bounded(1);
+        let mut next = nothing(&dir.path().join("none"), 720);
+        next.path.clone_from(&file);
+        next.before = Some(waits);
+        next.keep(at(721), &counted(1, 0));
+        assert_eq!(fs::read(&file).unwrap(), kept);
+        found.send(before).unwrap();
+        next.keep(at(721), &counted(1, 0));
+        assert!(next.before.is_none());
+        assert_eq!(next.minutes.len(), 2);
     }
 }
