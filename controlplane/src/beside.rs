@@ -6,7 +6,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError, bounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
 
 use crate::state::create;
 
@@ -82,26 +82,20 @@ impl Writing {
         Ok(Self(done))
     }
 
-    /// What became of it; none while it is under way.
-    pub(crate) fn ended(&self) -> Option<io::Result<()>> {
-        match self.0.try_recv() {
-            Ok(outcome) => Some(outcome),
-            Err(TryRecvError::Empty) => None,
-            Err(TryRecvError::Disconnected) => Some(Err(lost())),
-        }
-    }
-
-    /// What became of it, within `patience`.
-    ///
-    /// # Errors
-    /// Those of the file; it takes longer.
-    pub(crate) fn wait(self, patience: Duration) -> io::Result<()> {
+    /// What became of it, within `patience`; none while it is under way: before its end no other
+    /// is begun.
+    pub(crate) fn ended(&self, patience: Duration) -> Option<io::Result<()>> {
         match self.0.recv_timeout(patience) {
-            Ok(outcome) => outcome,
-            Err(RecvTimeoutError::Timeout) => Err(io::Error::other("it took too long")),
-            Err(RecvTimeoutError::Disconnected) => Err(lost()),
+            Ok(outcome) => Some(outcome),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => Some(Err(lost())),
         }
     }
+}
+
+/// Whoever waits for a write waits no longer.
+pub(crate) fn late() -> io::Error {
+    io::Error::other("it took too long")
 }
 
 fn lost() -> io::Error {
@@ -135,17 +129,11 @@ mod tests {
     #[test]
     fn a_thread_that_ends_is_told() {
         let patience = Duration::from_secs(60);
+        let told = |writing: &Writing| writing.ended(patience).unwrap();
         let failed = Writing::begin("test", || Err(io::Error::other("read-only"))).unwrap();
-        assert_eq!(failed.wait(patience).unwrap_err().to_string(), "read-only");
+        assert_eq!(told(&failed).unwrap_err().to_string(), "read-only");
         let done = Writing::begin("test", || Ok(())).unwrap();
-        let outcome = std::iter::repeat_with(|| {
-            std::thread::yield_now();
-            done.ended()
-        });
-        assert!(outcome.flatten().next().unwrap().is_ok());
-        assert_eq!(
-            done.wait(patience).unwrap_err().to_string(),
-            lost().to_string()
-        );
+        assert!(told(&done).is_ok());
+        assert_eq!(told(&done).unwrap_err().to_string(), lost().to_string());
     }
 }

@@ -75,6 +75,8 @@ pub(crate) struct History {
     open: (u32, Counted),
     /// Those of the process before, once they are read.
     before: Option<Receiver<Vec<Minute>>>,
+    /// The last write.
+    writing: Option<Writing>,
     path: PathBuf,
 }
 
@@ -91,6 +93,7 @@ impl History {
             minutes: VecDeque::new(),
             open: (minute_of(now), Counted::default()),
             before: Some(before),
+            writing: None,
             path,
         }
     }
@@ -159,14 +162,19 @@ impl History {
     /// Writes what is kept, for the process that comes next.
     pub(crate) fn keep(&mut self, now: Now, counted: &Counted) {
         self.take_before();
-        // What was not read yet is not written over.
-        if self.before.is_some() {
+        // What was not read yet is not written over, and there is one write at a time.
+        let is_under_way = |writing: &Writing| writing.ended(Duration::ZERO).is_none();
+        if self.before.is_some() || self.writing.as_ref().is_some_and(is_under_way) {
             return;
         }
         let minutes = self.last(KEPT, now, counted).minutes;
         let path = self.path.clone();
         let begun = Writing::begin("weir-history", move || write(&path, minutes));
-        if let Err(error) = begun.and_then(|writing| writing.wait(PATIENCE)) {
+        let ended = begun.and_then(|writing| {
+            let ended = self.writing.insert(writing).ended(PATIENCE);
+            ended.unwrap_or_else(|| Err(beside::late()))
+        });
+        if let Err(error) = ended {
             let file = self.path.display();
             tracing::warn!(%file, %error, "what was counted a minute is not kept");
         }

@@ -320,7 +320,7 @@ impl SharedState {
             }
         }
         if let Some(writing) = &self.writing {
-            let Some(outcome) = writing.ended() else {
+            let Some(outcome) = writing.ended(Duration::ZERO) else {
                 return;
             };
             self.told(&outcome);
@@ -339,15 +339,25 @@ impl SharedState {
         if self.before.is_some() {
             return;
         }
-        if let Some(writing) = self.writing.take() {
-            let outcome = writing.wait(PATIENCE);
-            if outcome.is_err() {
-                return self.told(&outcome);
-            }
+        if self.await_write() {
+            self.writing = self.begin(table);
+            self.await_write();
         }
-        if let Some(writing) = self.begin(table) {
-            self.told(&writing.wait(PATIENCE));
+    }
+
+    /// Waits for the write that is under way. Whether there is none any more, and it has not
+    /// failed.
+    fn await_write(&mut self) -> bool {
+        let Some(writing) = &self.writing else {
+            return true;
+        };
+        let outcome = writing.ended(PATIENCE);
+        if outcome.is_some() {
+            self.writing = None;
         }
+        let outcome = outcome.unwrap_or_else(|| Err(beside::late()));
+        self.told(&outcome);
+        outcome.is_ok()
     }
 
     fn told(&self, outcome: &io::Result<()>) {
@@ -629,6 +639,35 @@ mod tests {
         assert!(!dir.path().join("shared.json.bad.1").exists());
         assert!(read(&path).unwrap().is_some());
         assert_eq!(warning(dir.path()), None);
+    }
+
+    /// SHARE-8, STATE-2: a write that a slow disk holds up is the only one: two of them would take
+    /// each other's file away.
+    #[test]
+    fn one_write_is_under_way_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let (table, rules) = (crate::testing::empty_table(), RuleSet::default());
+        let now = Clock::manual(NOW).0.now();
+        let mut state =
+            SharedState::start((dir.path(), false), &*table, &Arc::default(), &rules, now);
+        let (go_on, hangs) = bounded::<()>(0);
+        let slow = Writing::begin("test", move || {
+            let _ = hangs.recv();
+            Ok(())
+        });
+        state.writing = slow.ok();
+        state.keep(&table);
+        assert!(
+            state
+                .writing
+                .as_ref()
+                .unwrap()
+                .ended(Duration::ZERO)
+                .is_none()
+        );
+        drop(go_on);
+        state.keep(&table);
+        assert!(state.writing.is_none());
     }
 
     /// SHARE-8: a file that is cut, or none of ours, is as none; a rule that is gone has no count.
