@@ -13,10 +13,10 @@ use serde_json::Value;
 use crate::control::{file, validator};
 use crate::support::application::{After, Application};
 use crate::support::command::{Ran, command, ran, run};
-use crate::support::free_address;
 use crate::support::raw_client::get;
 use crate::support::transport;
 use crate::support::weir::{ADMIN_TOKEN, ONE_PER_HOUR, Weir, state_dir};
+use crate::support::{free_address, wait_for};
 
 impl Ran {
     /// It ended so, and said nothing else on standard error.
@@ -258,14 +258,11 @@ fn bans_are_made_and_lifted() {
 /// CONTROL-3: an application that does not answer shows in the status, beside its answers.
 #[test]
 fn a_status_tells_of_an_application_that_does_not_answer() {
-    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let nobody = free.local_addr().expect("its address");
-    drop(free);
     let state = state_dir();
-    let weir = Weir::start_at(nobody, &state, &[]);
+    let weir = Weir::start_at(free_address(), &state, &[]);
     weir.get("/a", "203.0.113.7").expect(502);
     let told = "app p99 – 5xx – upstream_error 100.0 %";
-    crate::support::wait_for("the line of the application", || {
+    wait_for("the line of the application", || {
         let status = run(state.path(), &["status"]).ends(0, "");
         (status.line("app") == told).then_some(())
     });

@@ -23,13 +23,15 @@ pub(crate) struct Since {
 }
 
 impl Recent {
-    /// Looks again if it is time. The first look is the first turn.
+    /// Looks again if it is time. The first look is the first turn, and what was counted before it
+    /// is of the last minutes, too.
     pub(crate) fn turn(&mut self, now: Now, totals: impl FnOnce() -> Totals) {
         let newest = self.looks.back();
         if newest.is_some_and(|(at, _)| now.mono_ns.saturating_sub(*at) < EVERY_NS) {
             return;
         }
-        self.looks.push_back((now.mono_ns, totals()));
+        let totals = newest.map_or_else(Totals::default, |_| totals());
+        self.looks.push_back((now.mono_ns, totals));
         if self.looks.len() > KEPT {
             self.looks.pop_front();
         }
@@ -71,6 +73,10 @@ mod tests {
         assert_eq!((since.seconds, since.totals.clients), (0, 7));
         for second in 1000..=1400 {
             recent.turn(at(second), || clients(second));
+            if second == 1005 {
+                let since = recent.since(at(second), clients(9));
+                assert_eq!((since.seconds, since.totals.clients), (5, 0));
+            }
         }
         let since = recent.since(at(1403), clients(0));
         assert_eq!((since.seconds, since.totals.clients), (293, 1110));
