@@ -35,7 +35,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 #[track_caller]
 pub(crate) fn free_address() -> SocketAddr {
     let [_, a, b, c] = std::process::id().to_be_bytes();
-    let of_process = Ipv4Addr::new(127, 64 | a % 64, b, c);
+    let of_process = Ipv4Addr::new(127, 64 + a % 64, b, c);
     let free = TcpListener::bind((of_process, 0)).expect("a port");
     free.local_addr().expect("its address")
 }
