@@ -136,8 +136,10 @@ fn commands_of_the_document() -> String {
 #[ignore = "boots systemd in a throw-away copy of the machine: wants root, systemd and curl"]
 fn every_process_series_is_there_under_the_unit() {
     let commands = commands_of_the_document();
+    // What is shipped serves as it is; nobody is there to type.
     let script = format!(
         "trap 'journalctl --no-pager --unit weir >&2' ERR
+        editor() {{ test -w \"$1\"; }}
         {commands}
         echo WAF_METRICS_TOKEN=metrics-token-77b1 >>/etc/weir/weir.env
         systemctl reload weir
