@@ -70,8 +70,15 @@ const PATIENCE: Timespec = Timespec {
 /// Says on standard error why a start failed, a line each. Nobody may read it any more, which keeps
 /// no process (ALIVE-1): what it does not take is left out.
 pub fn last_words<T: Display>(lines: impl IntoIterator<Item = T>) {
-    let said = |line: T| format!("weir: {line}\n").into_bytes();
-    let text: Vec<u8> = lines.into_iter().flat_map(said).collect();
+    // They may quote what somebody wrote.
+    let said = |line: T| format!("weir: {line}");
+    let told: Vec<String> = lines.into_iter().map(said).collect();
+    let visible = |line: &str| format!("{}\n", text::visible(line)).into_bytes();
+    let text: Vec<u8> = told
+        .iter()
+        .flat_map(|said| said.lines())
+        .flat_map(visible)
+        .collect();
     let error = io::stderr();
     for mut part in text.chunks(AT_ONCE) {
         while !part.is_empty() {
