@@ -6,11 +6,12 @@ use std::sync::LazyLock;
 
 use http::{StatusCode, Version};
 use libfuzzer_sys::fuzz_target;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use weir_controlplane::request_log::lines;
 use weir_schema::strict::{self, Fault};
 use weir_shared::client::Client;
 use weir_shared::record::{Batch, Record, Text};
+use weir_shared::rules::{ClaimState, Purpose};
 use weir_shared::settings::{LogFormat, Settings, load};
 use weir_shared::verdict::{Action, Counts, Group, LimitHit, LimitKind};
 
@@ -31,7 +32,7 @@ static COMBINED: LazyLock<Settings> = LazyLock::new(|| {
 });
 
 /// The texts of a record, as they are named in a line.
-const TEXTS: [&str; 15] = [
+const TEXTS: [&str; 16] = [
     "request_id",
     "forwarded_for",
     "method",
@@ -47,6 +48,7 @@ const TEXTS: [&str; 15] = [
     "country",
     "asn",
     "as_name",
+    "application",
 ];
 
 fuzz_target!(|bytes: &[u8]| {
@@ -120,7 +122,20 @@ fn record(bytes: &mut Bytes, batch: &mut Batch) -> (Record, Vec<(&'static str, O
         country,
         asn,
         as_name,
+        application,
     ] = texts;
+    let (claimed, kinds) = (bytes.text(), bytes.number() as usize);
+    let crawler = claimed.map(|name| {
+        let purpose = Purpose::ALL[kinds % Purpose::ALL.len()];
+        let state = ClaimState::ALL[kinds / Purpose::ALL.len() % ClaimState::ALL.len()];
+        let told = json!({
+            "name": weir_fuzz::text(name),
+            "purpose": purpose.name(),
+            "state": state.name(),
+        });
+        (told, (batch.keep(Some(name)), purpose, state))
+    });
+    members.push(("crawler", crawler.as_ref().map(|(told, _)| told.clone())));
     let values: Vec<(usize, http::HeaderValue)> = (0..2)
         .filter_map(|place| Some((place, http::HeaderValue::from_bytes(bytes.text()?).ok()?)))
         .collect();
@@ -199,6 +214,8 @@ fn record(bytes: &mut Bytes, batch: &mut Batch) -> (Record, Vec<(&'static str, O
         ban: None,
         limit_hit: flag(7).then_some(LimitHit::ALL[0]),
         shared: None,
+        application,
+        crawler: crawler.map(|(_, held)| held),
         rule: None,
         list: None,
         limit_percent: None,
