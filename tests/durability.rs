@@ -22,6 +22,54 @@ use crate::support::weir::{
 };
 use crate::support::{wait_for, wait_until};
 
+/// STATE-3, STATE-4: an edit that was taken in is no edit of the next start, though it stands in
+/// the file as the service would have written it, and the file is not written again: neither one
+/// that a running service took in, nor one that a start did.
+#[test]
+fn an_edit_is_taken_in_once() {
+    let application = Application::ok();
+    let state = state_dir();
+    let mut weir = Weir::start_at(application.address(), &state, &[EXEMPT]);
+    weir.ban("netblock", "203.0.113.0/24", "1h");
+    weir.stop();
+    let path = weir.state_path("bans.json");
+    let save = |before: &str, after: &str| {
+        let [before, after] = [before, after].map(|reason| format!("\"reason\": \"{reason}\""));
+        let text = fs::read_to_string(&path).expect("bans.json");
+        assert!(text.contains(&before), "{text}");
+        let text = text.replace(&before, &after);
+        fs::write(&path, &text).expect("writes");
+        text
+    };
+    let is_kept = |text: &str| {
+        let base = fs::read_to_string(state.path().join(".bans.json.base"));
+        base.is_ok_and(|base| base.starts_with(text))
+    };
+
+    weir = Weir::start_at(application.address(), &state, &[EXEMPT]);
+    let text = save("test", "while it runs");
+    weir.wait_for_process_log(&["INFO", "bans.json", "edit taken in: 1 changed"]);
+    wait_until("the base is of the edit", || is_kept(&text));
+    weir.kill();
+    weir = Weir::start_at(application.address(), &state, &[EXEMPT]);
+    assert_eq!(weir.bans()[0]["reason"], "while it runs");
+    let told = "edit from before the start";
+    let log = weir.process_log_text();
+    assert!(!log.contains(told), "{log}");
+    weir.kill();
+
+    let text = save("while it runs", "while it does not");
+    weir = Weir::start_at(application.address(), &state, &[EXEMPT]);
+    weir.wait_for_process_log(&["INFO", "bans.json", told, "1 changed"]);
+    wait_until("the base is of the edit", || is_kept(&text));
+    weir.kill();
+    weir = Weir::start_at(application.address(), &state, &[EXEMPT]);
+    assert_eq!(weir.bans()[0]["reason"], "while it does not");
+    let log = weir.process_log_text();
+    assert!(!log.contains(told), "{log}");
+    assert_eq!(fs::read_to_string(&path).expect("bans.json"), text);
+}
+
 /// STATE-2: killed at random moments under breaks, admin bans, lifts and edits, the next start
 /// succeeds every time, every acknowledged admin ban and lift is there, and no file is partial.
 #[test]

@@ -19,6 +19,8 @@ pub(super) struct Agreed<D: Document> {
     revision: u64,
     /// The last line of the journal that the file holds.
     journal: u64,
+    /// Of the document that the kept base is of (`kept_base.rs`); none where there is none.
+    kept: Option<Hash>,
     /// A write that failed after its rename may stand on disk all the same: it is ours, no edit.
     attempt: Option<Attempt<D>>,
 }
@@ -31,7 +33,12 @@ struct Attempt<D: Document> {
 
 impl<D: Document> Agreed<D> {
     /// As a start found it.
-    pub(super) fn new(base: Base<D>, envelope: Envelope, journal: &Standing) -> Self {
+    pub(super) fn new(
+        base: Base<D>,
+        envelope: Envelope,
+        journal: &Standing,
+        kept: Option<Hash>,
+    ) -> Self {
         Self {
             base,
             envelope,
@@ -40,6 +47,7 @@ impl<D: Document> Agreed<D> {
                 Standing::After(number) => *number,
                 Standing::Nothing | Standing::Every => 0,
             },
+            kept,
             attempt: None,
         }
     }
@@ -100,6 +108,16 @@ impl<D: Document> Agreed<D> {
         self.envelope.stamp(written);
         text::write::<D>(&mut hashing, self.base.entries(), &self.envelope).ok()?;
         Some(hashing.finish())
+    }
+
+    /// The kept base is of the document with this hash.
+    pub(super) const fn keeps(&mut self, hash: Hash) {
+        self.kept = Some(hash);
+    }
+
+    /// Whether the kept base is of the document with this hash.
+    pub(super) fn is_kept(&self, hash: Hash) -> bool {
+        self.kept == Some(hash)
     }
 
     /// What is known of this document once it is written.

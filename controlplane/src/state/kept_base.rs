@@ -3,7 +3,7 @@
 //! The file at its own name may at any moment be replaced by a copy that an editor read long ago.
 //! While the service runs, the base in memory tells what such a copy lacks. Should the service be
 //! killed before it took the copy in, this file tells the next start: it is the document that was
-//! last written, and behind it one line with the history of its entries.
+//! last written or taken in, and behind it one line with the history of its entries.
 //!
 //! It is renamed into place before the document is. A kill in between leaves a base that is ahead
 //! of the file: the file is then taken as a copy of the write before, and what the last write added

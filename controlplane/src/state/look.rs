@@ -199,7 +199,9 @@ impl<D: Document> DiskFile<D> {
         self.take(common, entries, written, owner);
         // Where the service would have written the same, it need not, and no editor is warned.
         let form = match (seen, written) {
-            (Some(seen), Some(written)) => self.form(seen, written),
+            (Some(seen), Some(written)) if written == self.agreed.written() => {
+                self.form(seen, written)
+            }
             _ => Form::Other,
         };
         self.on_disk.take(seen, form);

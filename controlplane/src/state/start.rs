@@ -12,7 +12,7 @@ use super::error::StateError;
 use super::journal::{self, Standing};
 use super::kept_base::{self, KeptBase};
 use super::known::{self, Found, Known};
-use super::stat::Seen;
+use super::stat::{Hash, Seen};
 use super::store::Store;
 use super::text::{self, Content, Envelope};
 
@@ -51,6 +51,8 @@ pub(super) struct Start<D: Document> {
     base: Base<D>,
     envelope: Envelope,
     pub(super) on_disk: Option<Seen>,
+    /// Of the document that the kept base is of.
+    kept: Option<Hash>,
     read: Read<D>,
 }
 
@@ -79,6 +81,7 @@ impl<D: Document> Start<D> {
             written,
         } = content;
         let journal = Standing::of(kept.as_ref());
+        let kept_hash = kept.as_ref().map(|kept| kept.hash);
         let as_it_stands = |entries| (Base::new(D::complete(entries, &[], now), written), None);
         let (base, edited) = match kept {
             None => as_it_stands(entries),
@@ -99,6 +102,7 @@ impl<D: Document> Start<D> {
             base,
             envelope,
             on_disk: Some(seen),
+            kept: kept_hash,
         };
         if let Some(found) = edited {
             start.take_edit(found, written, &seen, now);
@@ -117,6 +121,7 @@ impl<D: Document> Start<D> {
             base: Base::new(Vec::new(), None),
             envelope: Envelope::new::<D>(),
             on_disk: None,
+            kept: None,
             read: Read {
                 entries: Vec::new(),
                 edit: None,
@@ -127,7 +132,7 @@ impl<D: Document> Start<D> {
 
     /// What the file and memory agree on now, and what was read.
     pub(super) fn split(self) -> (Agreed<D>, Read<D>) {
-        let agreed = Agreed::new(self.base, self.envelope, &self.read.journal);
+        let agreed = Agreed::new(self.base, self.envelope, &self.read.journal, self.kept);
         (agreed, self.read)
     }
 

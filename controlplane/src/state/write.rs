@@ -46,6 +46,7 @@ impl<D: Document> DiskFile<D> {
                 return Ok(Wrote::NotYet);
             };
             if is_same {
+                self.renew_base(common)?;
                 return Ok(Wrote::Yes);
             }
             let at = self.agreed.next_write(Time(common.clock.now().wall_ms));
@@ -55,6 +56,7 @@ impl<D: Document> DiskFile<D> {
             if D::KEEPS_BASE {
                 let history = self.agreed.history(job, at);
                 common.store.keep_base(D::FILE, &staged, history)?;
+                self.agreed.keeps(staged.hash());
             }
             let hash = staged.hash();
             let expected = bad.as_ref().or(self.on_disk.seen());
@@ -82,6 +84,28 @@ impl<D: Document> DiskFile<D> {
             return Ok(Wrote::Yes);
         }
         Ok(Wrote::NotYet)
+    }
+
+    /// The file holds the document that waits, by somebody's edit: the base that is kept becomes
+    /// one of it. Of an older document, it would tell the next start of the same edit once more.
+    fn renew_base(&mut self, common: &Common) -> io::Result<()> {
+        let seen = self.on_disk.seen().map(|seen| seen.hash);
+        let Some((hash, job)) = seen.zip(self.pending.job()) else {
+            return Ok(());
+        };
+        if !D::KEEPS_BASE || self.agreed.is_kept(hash) {
+            return Ok(());
+        }
+        let at = self.agreed.written();
+        let history = self.agreed.history(job, at);
+        let same = common
+            .store
+            .stage(D::FILE, |out| self.agreed.write(out, &job.entries, at))?;
+        if same.hash() == hash {
+            common.store.keep_base(D::FILE, &same, history)?;
+            self.agreed.keeps(hash);
+        }
+        Ok(())
     }
 
     /// Whether the document that waits is what lies there.
