@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use crate::support::application::{After, Application};
 use crate::support::raw_client::{Connection, Ended, exchange, get, request, try_exchange};
-use crate::support::wait_until;
 use crate::support::weir::{Weir, state_dir};
+use crate::support::{GATHERED, wait_until};
 
 /// Connections are kept alive on both sides.
 #[test]
@@ -347,6 +347,52 @@ fn a_stalled_answer_is_broken_off() {
         other => panic!("{other:?}"),
     }
     assert_eq!(weir.line_of("/stall")["action"], "upstream_error");
+}
+
+/// Each failure of the application is told in the process log with its cause, as its request has
+/// none; a client that breaks off its body in the middle of an answer is no failure of it.
+#[test]
+fn the_process_log_says_how_the_application_failed() {
+    const PART: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc";
+    let application = Application::start(|exchange| {
+        match &*exchange.request.target {
+            "/none" => {}
+            "/part" => drop(exchange.send(PART)),
+            "/stall" | "/early" => {
+                exchange.send(PART);
+                exchange.wait_for_close();
+            }
+            _ => exchange.wait_for_close(),
+        }
+        After::Close
+    });
+    let weir = Weir::start(&application, &[("WAF_UPSTREAM_TIMEOUT", "1s")]);
+    for (target, told) in [
+        (
+            "/none",
+            "the application closed a connection without a response",
+        ),
+        ("/part", "the application's response broke off"),
+        ("/stall", "WAF_UPSTREAM_TIMEOUT in the middle of a response"),
+        (
+            "/late",
+            "the application was silent for WAF_UPSTREAM_TIMEOUT\"",
+        ),
+    ] {
+        // Nothing, or a part of an answer.
+        drop(try_exchange(weir.address(), &get(target, &[])));
+        assert_eq!(weir.line_of(target)["action"], "upstream_error", "{target}");
+        weir.wait_for_process_log(&["WARN", told]);
+    }
+    let before = weir.process_log().len();
+    let mut connection = Connection::open(weir.address());
+    connection.send(b"POST /early HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+    connection.send(format!("{GATHERED:x}\r\n{}\r\n", "x".repeat(GATHERED)).as_bytes());
+    connection.head().expect("a head");
+    connection.send(b"no chunk\r\n");
+    assert_eq!(weir.line_of("/early")["action"], "client_aborted");
+    let log = weir.process_log();
+    assert_eq!(log.len(), before, "{log:?}");
 }
 
 /// A slow but steady answer is whole: WAF_UPSTREAM_TIMEOUT is for silence, not for length.

@@ -306,6 +306,9 @@ impl UpstreamBody {
         let (pool, downstream) = (&exchange.worker.pool, &exchange.downstream);
         let Poll::Ready(next) = poll_next(receiver, exchange, cx) else {
             if downstream.deadlines().is_upstream_late() {
+                tracing::warn!(
+                    "the application was silent for WAF_UPSTREAM_TIMEOUT in the middle of a response"
+                );
                 self.end(Action::UpstreamError);
                 return Poll::Ready(Some(Err(CutShort)));
             }
@@ -321,8 +324,15 @@ impl UpstreamBody {
                 self.complete();
                 return Poll::Ready(None);
             }
-            Some(Err(_)) => {
-                self.end(Action::UpstreamError);
+            Some(Err(error)) => {
+                let is_client = matches!(error, Broken::RequestBody);
+                self.end(match is_client {
+                    true => Action::ClientAborted,
+                    false => {
+                        tracing::warn!(%error, "the application's response broke off");
+                        Action::UpstreamError
+                    }
+                });
                 return Poll::Ready(Some(Err(CutShort)));
             }
             Some(Ok(Carried::Moved(pipe))) => Frame::Data(delivery.moved(pipe)),

@@ -105,7 +105,10 @@ async fn send(exchange: &Exchange, mut body: RequestBody) -> Result<Received, Fa
                 fresh = true;
                 sending = with_head(RequestBody::Empty);
             }
-            Err(NoResponse::Unsent | NoResponse::Lost) => return Err(Failure::BadGateway),
+            Err(NoResponse::Unsent | NoResponse::Lost) => {
+                tracing::warn!("the application closed a connection without a response");
+                return Err(Failure::BadGateway);
+            }
         }
     }
 }

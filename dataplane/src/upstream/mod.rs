@@ -106,6 +106,7 @@ impl Attempt {
         let failure = match receiver.poll(stream, &pool.buffers, little, method, interim, cx) {
             Poll::Ready(Ok(received)) => return Poll::Ready(Ok(received)),
             Poll::Pending if downstream.deadlines().is_upstream_late() => {
+                tracing::warn!("the application was silent for WAF_UPSTREAM_TIMEOUT");
                 NoResponse::Failed(Failure::TooSlow)
             }
             Poll::Pending => return Poll::Pending,
