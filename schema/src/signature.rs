@@ -266,8 +266,11 @@ impl SecretKey {
     ///
     /// # Errors
     /// [`SignError`] where the message lacks what a signed one needs, `id`, `ts` and `from`, or
-    /// where it would be larger than receivers take.
+    /// where it would be larger or deeper than receivers take.
     pub fn sign(&self, message: &Value) -> Result<Value, SignError> {
+        if !is_within(message, Limits::MESSAGE.depth) {
+            return Err(SignError::TooDeep);
+        }
         let mut message = message.clone();
         let members = message.as_object_mut().ok_or(SignError::NoObject)?;
         for needed in ["id", "ts", "from"] {
@@ -363,9 +366,26 @@ pub enum SignError {
     /// Signed, the message would be longer than a message may.
     #[error("with the signature the message is {0} bytes long, {max} are allowed", max = Limits::MESSAGE.bytes)]
     TooLong(usize),
+    /// No receiver reads a message with so many arrays and objects inside one another.
+    #[error("the message is nested deeper than {max} levels", max = Limits::MESSAGE.depth)]
+    TooDeep,
     /// There is no canonical form.
     #[error(transparent)]
     Canonical(#[from] CanonicalError),
+}
+
+/// Whether at most so many arrays and objects are inside one another.
+fn is_within(value: &Value, depth: usize) -> bool {
+    let inner = depth.checked_sub(1);
+    match value {
+        Value::Array(items) => {
+            inner.is_some_and(|depth| items.iter().all(|item| is_within(item, depth)))
+        }
+        Value::Object(members) => {
+            inner.is_some_and(|depth| members.values().all(|member| is_within(member, depth)))
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => true,
+    }
 }
 
 /// Why a signature does not count.

@@ -295,6 +295,16 @@ fn what_is_too_large_with_its_signature_is_not_signed() {
     assert_eq!(largest.len(), 65_536);
     assert!(strict::parse(largest.as_bytes()).is_ok());
     assert_eq!(with_text(65_537 - empty), Err(SignError::TooLong(65_537)));
+
+    // The message is the first level.
+    let with_levels = |levels: usize| {
+        let mut message = message();
+        message["body"] = (1..levels).fold(json!(1), |inner, _| json!([inner]));
+        alice().sign(&message)
+    };
+    let deepest = with_levels(32).unwrap().to_string();
+    assert!(strict::parse(deepest.as_bytes()).is_ok());
+    assert_eq!(with_levels(33), Err(SignError::TooDeep));
 }
 
 /// Every pointer into `value`, the value itself first.

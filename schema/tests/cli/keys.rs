@@ -67,6 +67,14 @@ fn what_sign_signs_verify_verifies() {
     assert_eq!(reports(&output)[0]["valid"], false);
     let output = run(&["verify", "--key", &other, "--key", &public], &signed);
     assert!(output.status.success());
+    // The same key, which may end at another time in the other file.
+    let output = run(&["verify", "--key", &public, "--key", &private], &signed);
+    assert_eq!(output.status.code(), Some(2));
+    let told = stderr(&output);
+    assert!(
+        told.contains(&private) && told.contains("the key is given twice"),
+        "{told}"
+    );
 }
 
 /// SCHEMA-8, SCHEMA-7

@@ -112,11 +112,15 @@ pub(crate) fn verify<W: Write>(
     file: Option<&Path>,
     reports: &mut Reporter<'_, W>,
 ) -> Result<(), Failure> {
-    let mut trusted = Vec::with_capacity(keys.len());
+    let mut trusted = Vec::<Announced>::with_capacity(keys.len());
     for path in keys {
         let path = path.as_ref();
-        let key = announced(&read_json(path)?).map_err(|error| Failure::key(path, error))?;
-        trusted.push(key);
+        let known = announced(&read_json(path)?).map_err(|error| Failure::key(path, error))?;
+        // One may end before the other, and nothing says which counts.
+        if trusted.iter().any(|other| other.key == known.key) {
+            return Err(Failure::key(path, "the key is given twice"));
+        }
+        trusted.push(known);
     }
     let mut store = fresh.then(|| MemoryStore::new(REMEMBERED));
     for_each_line(file, |number, text| match strict::parse(text) {
