@@ -101,24 +101,25 @@ impl LookupUrl {
         let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
             return Err(wrong);
         };
+        if authority.as_str().contains('@') {
+            return Err("has a user in it");
+        }
         // The library takes any text for a port.
         let has_port = authority.as_str().len() > authority.host().len();
         if has_port && authority.port_u16().is_none() {
             return Err(wrong);
         }
         let origin = format!("{scheme}://{authority}");
-        // The address belongs behind the host: before it, every visitor would be a host of its own.
-        if authority.as_str().contains('@')
-            || !before.starts_with(&format!("{origin}/"))
-                && !before.starts_with(&format!("{origin}?"))
-        {
-            return Err(wrong);
+        // Before the host, every visitor would be a host of its own.
+        let is_behind = ["/", "?"].map(|next| before.starts_with(&format!("{origin}{next}")));
+        if is_behind == [false; 2] {
+            return Err("has {ip} in its host");
         }
         match scheme {
             "https" => {}
             "http" if is_loopback(authority.host()) => {}
             "http" => return Err("would send visitors' addresses unencrypted"),
-            _ => return Err(wrong),
+            _ => return Err("is of a scheme that is not asked"),
         }
         Ok(Self {
             before: before.to_owned(),
