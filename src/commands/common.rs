@@ -1,5 +1,6 @@
 //! What all commands have: exit statuses, failures, the moment.
 
+use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -11,6 +12,7 @@ use rustix::io::Errno;
 use serde_json::Value;
 use weir_shared::client::{Client, NotAClient};
 use weir_shared::clock::{Clock, Now};
+use weir_shared::record::disturbs;
 use weir_shared::settings::Refused;
 
 use super::text;
@@ -125,8 +127,26 @@ pub fn written(ended: ExitCode) -> ExitCode {
 
 /// Writes a document to standard output.
 pub fn print_json(document: &Value) -> Result<ExitCode, Failure> {
-    out(&format!("{document:#}\n"));
+    out(&format!("{}\n", undisturbing(&format!("{document:#}"))));
     Ok(ExitCode::SUCCESS)
+}
+
+/// The same document, which may be read in a terminal: JSON leaves the control characters from
+/// U+007F on as they are, and what turns a line (TELL-2).
+fn undisturbing(json: &str) -> Cow<'_, str> {
+    let steers = |letter: char| letter != '\n' && disturbs(letter);
+    if !json.contains(steers) {
+        return Cow::Borrowed(json);
+    }
+    let mut escaped = String::with_capacity(json.len() + 64);
+    for letter in json.chars() {
+        match steers(letter) {
+            // In a string, where all of these stand, and each is one unit of UTF-16.
+            true => escaped.push_str(&format!("\\u{:04x}", u32::from(letter))),
+            false => escaped.push(letter),
+        }
+    }
+    Cow::Owned(escaped)
 }
 
 /// This moment. Monotonic time counts from the first time that it is asked for.
@@ -149,7 +169,21 @@ pub fn percent_encoded(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    /// TELL-2: nothing in a document steers a terminal, and it is the same document.
+    #[test]
+    fn a_document_steers_no_terminal() {
+        let document = json!({"a\u{9b}31m": "x\u{7f}\u{202e}\u{85}\n\"\\\u{e9}\u{1f600}"});
+        let text = format!("{document:#}");
+        let shown = undisturbing(&text);
+        let steers = |letter: char| letter != '\n' && disturbs(letter);
+        assert!(text.contains(steers) && !shown.contains(steers), "{shown}");
+        assert_eq!(serde_json::from_str::<Value>(&shown).unwrap(), document);
+        assert!(shown.contains("\u{e9}\u{1f600}"), "{shown}");
+    }
 
     /// CONTROL-3: the time of two calls can be compared, or "the last minute" never ends.
     #[test]
