@@ -303,6 +303,27 @@ fn an_answer_to_half_an_upload_arrives() {
     }
 }
 
+/// A client that breaks off its body in the middle of an answer is no failure of the application:
+/// the log says so, and the process log nothing.
+#[test]
+fn an_upload_broken_off_in_the_middle_of_an_answer_is_the_clients_end() {
+    let application = Application::start(|exchange| {
+        exchange.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc");
+        exchange.wait_for_close();
+        After::Close
+    });
+    let weir = Weir::start(&application, ONE_WORKER);
+    let before = weir.process_log().len();
+    let mut client = Connection::open(weir.address());
+    client.send(b"POST /early HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+    client.send(format!("{GATHERED:x}\r\n{}\r\n", "x".repeat(GATHERED)).as_bytes());
+    client.head().expect("a head");
+    client.send(b"no chunk\r\n");
+    assert_eq!(weir.line_of("/early")["action"], "client_aborted");
+    let log = weir.process_log();
+    assert_eq!(log.len(), before, "{log:?}");
+}
+
 /// Neither direction is buffered: whoever does not read stops who sends.
 #[test]
 fn who_does_not_read_stops_who_sends() {
