@@ -93,6 +93,11 @@ impl Writing {
     }
 }
 
+/// The file of this name is still being written: nobody else may write it yet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0} is still being written")]
+pub(crate) struct UnderWay(pub(crate) &'static str);
+
 /// Whoever waits for a write waits no longer.
 pub(crate) fn late() -> io::Error {
     io::Error::other("it took too long")

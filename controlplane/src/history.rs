@@ -20,7 +20,7 @@ use weir_shared::totals::{DURATION_BOUNDS_US, Histogram, RESPONSE_CLASSES, Total
 use weir_shared::verdict::{Action, History as Verdict};
 
 use crate::admin::problem::json as json_answer;
-use crate::beside::{self, Writing};
+use crate::beside::{self, UnderWay, Writing};
 use crate::guarded;
 
 /// Minutes that are kept.
@@ -159,24 +159,37 @@ impl History {
         }
     }
 
-    /// Writes what is kept, for the process that comes next.
-    pub(crate) fn keep(&mut self, now: Now, counted: &Counted) {
+    /// Writes the kept minutes for the next process.
+    ///
+    /// # Errors
+    /// A write is still under way: it may replace the file at any later time. A write that failed
+    /// is in the log alone.
+    pub(crate) fn keep(&mut self, now: Now, counted: &Counted) -> Result<(), UnderWay> {
         self.take_before();
-        // What was not read yet is not written over, and there is one write at a time.
+        // There is one write at a time.
         let is_under_way = |writing: &Writing| writing.ended(Duration::ZERO).is_none();
-        if self.before.is_some() || self.writing.as_ref().is_some_and(is_under_way) {
-            return;
+        if self.writing.as_ref().is_some_and(is_under_way) {
+            return Err(UnderWay(FILE));
+        }
+        // What was not read yet is not written over.
+        if self.before.is_some() {
+            return Ok(());
         }
         let minutes = self.last(KEPT, now, counted).minutes;
         let path = self.path.clone();
         let begun = Writing::begin("weir-history", move || write(&path, minutes));
-        let ended = begun.and_then(|writing| {
-            let ended = self.writing.insert(writing).ended(PATIENCE);
-            ended.unwrap_or_else(|| Err(beside::late()))
-        });
-        if let Err(error) = ended {
+        let ended = match begun {
+            Ok(writing) => self.writing.insert(writing).ended(PATIENCE),
+            Err(error) => Some(Err(error)),
+        };
+        let is_under_way = ended.is_none();
+        if let Err(error) = ended.unwrap_or_else(|| Err(beside::late())) {
             let file = self.path.display();
             tracing::warn!(%file, %error, "what was counted a minute is not kept");
+        }
+        match is_under_way {
+            true => Err(UnderWay(FILE)),
+            false => Ok(()),
         }
     }
 }
@@ -425,7 +438,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut history = nothing(dir.path(), 600);
         history.turn(at(660), || counted(7, 0));
-        history.keep(at(661), &counted(8, 0));
+        let _ = history.keep(at(661), &counted(8, 0));
         // A disk that takes longer than a stop waits for it is written to all the same.
         while !dir.path().join(FILE).exists() {
             std::thread::sleep(std::time::Duration::from_millis(2));
@@ -449,7 +462,7 @@ mod tests {
         let file = dir.path().join(FILE);
         let mut history = nothing(dir.path(), 600);
         history.turn(at(660), || counted(7, 0));
-        history.keep(at(661), &counted(8, 0));
+        let _ = history.keep(at(661), &counted(8, 0));
         while !file.exists() {
             std::thread::sleep(std::time::Duration::from_millis(2));
         }
@@ -458,10 +471,10 @@ mod tests {
         let mut next = nothing(&dir.path().join("none"), 720);
         next.path.clone_from(&file);
         next.before = Some(waits);
-        next.keep(at(721), &counted(1, 0));
+        next.keep(at(721), &counted(1, 0)).unwrap();
         assert_eq!(fs::read(&file).unwrap(), kept);
         found.send(before).unwrap();
-        next.keep(at(721), &counted(1, 0));
+        let _ = next.keep(at(721), &counted(1, 0));
         assert!(next.before.is_none());
         assert_eq!(next.minutes.len(), 2);
     }

@@ -31,7 +31,7 @@ use weir_shared::table::{ClientTable, KnownRow, MAX_KNOWN, SharedRow, SharedWind
 use weir_shared::units::{Count, Time};
 use weir_shared::window::RuleSpan;
 
-use crate::beside::{self, Writing};
+use crate::beside::{self, UnderWay, Writing};
 use crate::guarded;
 use crate::json;
 use crate::state::fault::Fault;
@@ -334,14 +334,22 @@ impl SharedState {
     }
 
     /// Writes what is kept, for the process that comes next.
-    pub(crate) fn keep(&mut self, table: &Arc<dyn ClientTable>) {
+    ///
+    /// # Errors
+    /// A write is still under way: it may replace the file at any later time. A write that failed
+    /// is in the log alone.
+    pub(crate) fn keep(&mut self, table: &Arc<dyn ClientTable>) -> Result<(), UnderWay> {
         // What was never read is not written over.
         if self.before.is_some() {
-            return;
+            return Ok(());
         }
         if self.await_write() {
             self.writing = self.begin(table);
             self.await_write();
+        }
+        match self.writing {
+            Some(_) => Err(UnderWay(FILE)),
+            None => Ok(()),
         }
     }
 
@@ -632,8 +640,8 @@ mod tests {
         let now = Clock::manual(NOW).0.now();
         let mut state =
             SharedState::start((dir.path(), false), &*table, &Arc::default(), &rules, now);
-        state.keep(&table);
-        state.keep(&table);
+        state.keep(&table).unwrap();
+        state.keep(&table).unwrap();
         let aside = dir.path().join("shared.json.bad");
         assert_eq!(fs::read_to_string(aside).unwrap(), theirs);
         assert!(!dir.path().join("shared.json.bad.1").exists());
@@ -641,8 +649,8 @@ mod tests {
         assert_eq!(warning(dir.path()), None);
     }
 
-    /// SHARE-8, STATE-2: a write that a slow disk holds up is the only one: two of them would take
-    /// each other's file away.
+    /// SHARE-8, STATE-2, RESTART-4: a write that a slow disk holds up is the only one, and is told:
+    /// two of them, of one process or of two, would take each other's file away.
     #[test]
     fn one_write_is_under_way_at_a_time() {
         let dir = tempfile::tempdir().unwrap();
@@ -656,17 +664,12 @@ mod tests {
             Ok(())
         });
         state.writing = slow.ok();
-        state.keep(&table);
-        assert!(
-            state
-                .writing
-                .as_ref()
-                .unwrap()
-                .ended(Duration::ZERO)
-                .is_none()
-        );
+        assert_eq!(state.keep(&table), Err(UnderWay(FILE)));
+        let is_under_way = |writing: &Writing| writing.ended(Duration::ZERO).is_none();
+        assert!(state.writing.as_ref().is_some_and(is_under_way));
         drop(go_on);
-        state.keep(&table);
+        // The machine may be slow.
+        while state.keep(&table).is_err() {}
         assert!(state.writing.is_none());
     }
 

@@ -33,8 +33,9 @@ impl Control {
             tracing::error!("the fleet was not told of everything at the stop, by a bug");
         }
         let keep = || {
-            self.history.keep(now, &self.counted(now));
-            self.shared.keep(&self.table);
+            // The lock goes with the process: nothing is given to another one here.
+            let _ = self.history.keep(now, &self.counted(now));
+            let _ = self.shared.keep(&self.table);
         };
         if catch_unwind(AssertUnwindSafe(keep)).is_err() {
             tracing::error!("what was counted a minute is not kept, by a bug");
@@ -173,8 +174,11 @@ impl Control {
         self.take_rest(now);
         self.bans.publish(now);
         self.leave_fleet(|| pulse.beat());
-        self.history.keep(now, &self.counted(now));
-        self.shared.keep(&self.table);
+        // A write that hangs could replace the next process's file later.
+        let kept = self.history.keep(now, &self.counted(now));
+        kept.map_err(|error| error.to_string())?;
+        let kept = self.shared.keep(&self.table);
+        kept.map_err(|error| error.to_string())?;
         let (told, mut saving) = Saving::new();
         self.save_all(&told, now);
         drop(told);
