@@ -673,6 +673,13 @@ fn both_sides_have_tcp_keep_alive() {
     let weir = Weir::start(&application, &[]);
     let mut connection = Connection::open(weir.address());
     assert_eq!(ask(&mut connection, "/").status, 200);
+    // Its sockets alone: ports of other connections on this machine may be the same ones.
+    let is_ours = |inode: &str| {
+        let files = std::fs::read_dir(format!("/proc/{}/fd", weir.pid())).expect("its files");
+        let socket = format!("socket:[{inode}]");
+        let mut targets = files.filter_map(|file| std::fs::read_link(file.ok()?.path()).ok());
+        targets.any(|target| target.as_os_str() == &*socket)
+    };
     let timers = |port: u16, column: usize| {
         let table = std::fs::read_to_string("/proc/net/tcp").expect("the sockets");
         let port = format!(":{port:04X}");
@@ -680,7 +687,7 @@ fn both_sides_have_tcp_keep_alive() {
             .lines()
             .map(|line| line.split_whitespace().collect::<Vec<_>>())
             // 01: established.
-            .filter(|line| line[column].ends_with(&port) && line[3] == "01")
+            .filter(|line| line[column].ends_with(&port) && line[3] == "01" && is_ours(line[9]))
             // 02: the timer of keep-alive.
             .map(|line| line[5].starts_with("02"))
             .collect::<Vec<_>>()
