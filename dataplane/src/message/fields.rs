@@ -152,25 +152,18 @@ fn has_path(uri: &Uri) -> bool {
 
 /// Whether a request asks for a WebSocket (RFC 6455 §4.1).
 pub fn asks_for_websocket(head: &Head<impl Form>) -> bool {
-    // One look for every other request.
-    if !head.known.upgrade {
-        return false;
-    }
-    let asks = |value: &[u8]| value.trim_ascii().eq_ignore_ascii_case(b"websocket");
-    head.method == Method::GET
+    // Every other request costs one look.
+    head.known.upgrade
+        && head.method == Method::GET
         && head.version == Version::HTTP_11
-        && head.values_of(&UPGRADE).next().is_some_and(asks)
-        && names(head, &CONNECTION, "upgrade")
+        && upgrades_to_websocket(head)
 }
 
-/// Whether an answer of 101 is that of a WebSocket.
-pub fn accepts_websocket(headers: &HeaderMap) -> bool {
-    headers.get(UPGRADE).is_some_and(|upgrade| {
-        upgrade
-            .as_bytes()
-            .trim_ascii()
-            .eq_ignore_ascii_case(b"websocket")
-    }) && names(headers, &CONNECTION, "upgrade")
+/// Whether the fields of a request, or of an answer of 101, are those of a WebSocket.
+pub fn upgrades_to_websocket(fields: &impl Fields) -> bool {
+    let is_websocket = |value: &[u8]| value.trim_ascii().eq_ignore_ascii_case(b"websocket");
+    fields.values_of(&UPGRADE).next().is_some_and(is_websocket)
+        && names(fields, &CONNECTION, "upgrade")
 }
 
 /// Whether a client takes trailer fields (RFC 9110 §6.5.1).
@@ -387,11 +380,6 @@ pub fn naming_tokens(line: &[u8]) -> impl Iterator<Item = &str> {
         })
 }
 
-fn connection_lines(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
-    let lines = headers.get_all(CONNECTION).into_iter();
-    lines.map(HeaderValue::as_bytes)
-}
-
 /// Whether a field is always of one hop (RFC 9110 §7.6.1). The length and the first letter tell
 /// most names apart at once.
 #[inline(always)]
@@ -415,7 +403,7 @@ fn strip_hop_by_hop(headers: &mut HeaderMap) {
     if headers.keys().find(is_of_one_hop).is_none() {
         return;
     }
-    for name in nominated(connection_lines(headers), headers.keys()) {
+    for name in nominated(headers.values_of(&CONNECTION), headers.keys()) {
         headers.remove(name);
     }
     // Most of these answers have one: each that is found costs a look over the names.
@@ -809,7 +797,7 @@ mod tests {
             ("x-3999", "1"),
             ("x-own", "1"),
         ]);
-        let found = nominated(connection_lines(&map), map.keys());
+        let found = nominated(map.values_of(&CONNECTION), map.keys());
         assert_eq!(found, ["x-17", "x-3999"]);
     }
 

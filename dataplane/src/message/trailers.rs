@@ -16,27 +16,28 @@ use crate::request::identity::X_REQUEST_ID;
 
 /// Which trailer fields of a message go on.
 pub struct TrailerFilter {
-    /// The lines of `Connection` that name fields.
+    /// The lines of `Connection` that name fields, with dashes for all other marks; usually none.
     connection: Vec<Vec<u8>>,
-    /// In an answer the fields that name the client mean nothing, and the application's own does.
+    /// Further fields that end here.
     stripped: Option<Stripped>,
 }
 
 impl TrailerFilter {
-    /// For a request with these fields.
-    pub fn of_request(headers: &impl Fields, stripped: &Stripped) -> Self {
+    /// For a message with these fields. `stripped` are the fields of a request that an untrusted
+    /// peer has no say in, or the field of an answer that reaches no client (APP-1).
+    pub fn of(fields: &impl Fields, stripped: Option<&Stripped>) -> Self {
+        let dashed = |byte: &u8| match byte {
+            b',' | b' ' | b'\t' => *byte,
+            byte if byte.is_ascii_alphanumeric() => *byte,
+            _ => b'-',
+        };
+        let lines = fields.values_of(&CONNECTION);
+        let naming = lines.filter(|line| naming_tokens(line).next().is_some());
         Self {
-            connection: nominating_lines(headers),
-            stripped: Some(stripped.clone()),
-        }
-    }
-
-    /// For an answer with these fields, as the application sent them. `withheld` reaches no client
-    /// (APP-1).
-    pub fn of_answer(headers: &HeaderMap, withheld: Option<&Stripped>) -> Self {
-        Self {
-            connection: nominating_lines(headers),
-            stripped: withheld.cloned(),
+            connection: naming
+                .map(|line| line.iter().map(dashed).collect())
+                .collect(),
+            stripped: stripped.cloned(),
         }
     }
 
@@ -49,20 +50,8 @@ impl TrailerFilter {
             .keys()
             .map(|name| (name.clone(), dashed(name)))
             .collect();
-        let lines: Vec<Vec<u8>> = self
-            .connection
-            .iter()
-            .map(|line| {
-                line.iter().map(|byte| match byte {
-                    b',' | b' ' | b'\t' => *byte,
-                    byte if byte.is_ascii_alphanumeric() => *byte,
-                    _ => b'-',
-                })
-            })
-            .map(Iterator::collect)
-            .collect();
         let nominated = nominated(
-            lines.iter().map(Vec::as_slice),
+            self.connection.iter().map(Vec::as_slice),
             names.iter().map(|(_, dashed)| dashed),
         );
         for (name, dashed) in names {
@@ -96,11 +85,4 @@ impl TrailerFilter {
             ]
             .contains(name)
     }
-}
-
-/// The lines of `Connection` that name fields; usually none.
-fn nominating_lines(headers: &impl Fields) -> Vec<Vec<u8>> {
-    let lines = headers.values_of(&CONNECTION);
-    let naming = lines.filter(|line| naming_tokens(line).next().is_some());
-    naming.map(<[u8]>::to_vec).collect()
 }

@@ -34,7 +34,7 @@ use crate::upstream::{Attempt, Failure, NoResponse, Sending, body_failure, not_h
 pub async fn forward(mut exchange: Box<Exchange>, body: ClientBody) -> Reply {
     exchange.forwarded = true;
     let (head, downstream) = (&exchange.head, &exchange.downstream);
-    let trailers = || TrailerFilter::of_request(head, &exchange.worker.stripped);
+    let trailers = || TrailerFilter::of(head, Some(&exchange.worker.stripped));
     let limit = exchange.body_limit();
     let body = RequestBody::new(body, head.length, downstream, limit, trailers);
     match send(&exchange, body).await {
@@ -212,7 +212,7 @@ fn pass_on(mut exchange: Box<Exchange>, received: Received) -> Reply {
         written_ns,
     } = received;
     let switched = head.status == StatusCode::SWITCHING_PROTOCOLS;
-    if switched && !(exchange.websocket && fields::accepts_websocket(&head.headers)) {
+    if switched && !(exchange.websocket && fields::upgrades_to_websocket(&head.headers)) {
         // It is no answer: what it says of the client does not count (APP).
         tracing::warn!("the application switched protocols unasked");
         return fail(exchange, Failure::BadGateway);
@@ -222,7 +222,7 @@ fn pass_on(mut exchange: Box<Exchange>, received: Received) -> Reply {
     let may_have_trailers = body.remaining().is_none() && head.text.is_none();
     // A body of known length has no trailers, and who gets a text asks for none.
     let trailers = may_have_trailers
-        .then(|| TrailerFilter::of_answer(&head.headers, withheld.map(|field| &field.withheld)));
+        .then(|| TrailerFilter::of(&head.headers, withheld.map(|field| &field.withheld)));
     exchange.note_first_byte(connect_us, written_ns, head.status, said);
 
     let mut reply = reply(head);
