@@ -4,7 +4,6 @@
 //! once it goes on.
 
 pub mod fields;
-pub mod trailers;
 
 use std::borrow::Cow;
 

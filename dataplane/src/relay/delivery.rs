@@ -14,7 +14,7 @@ use crate::conn::buffers::{self, Carried, Pipe};
 use crate::http1::Malformed;
 use crate::http1::response::HeadText;
 use crate::message;
-use crate::message::trailers::TrailerFilter;
+use crate::message::fields::TrailerFilter;
 use crate::relay::websocket::Tunnel;
 use crate::request::exchange::Exchange;
 use crate::request::problem;

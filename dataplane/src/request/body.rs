@@ -14,7 +14,7 @@ use crate::conn::buffers::{self, Carried, Pipe, Pipes};
 use crate::conn::deadlines::Deadlines;
 use crate::conn::inbound::CutOff;
 use crate::http1::Encoder;
-use crate::message::trailers::TrailerFilter;
+use crate::message::fields::TrailerFilter;
 use crate::message::{Piece, RequestLength};
 
 /// Of an unread body, this much is taken at once so that a refused request need not cost its
