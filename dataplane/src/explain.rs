@@ -21,8 +21,8 @@ use weir_shared::units::retry_after_seconds;
 use weir_shared::verdict::Group;
 use weir_shared::window::{PerSpan, RuleSpan, Window};
 
+use crate::clients::RuleWindow;
 use crate::clients::entry::Entry;
-use crate::clients::in_fleet::RuleWindow;
 use crate::clients::shared_counts::Sharing;
 use crate::clients::table::Table;
 use crate::request::identity::Who;

@@ -21,9 +21,9 @@ use weir_shared::verdict::{LimitHit, LimitKind, Limits};
 use weir_shared::window::Span;
 
 use crate::clients::entry::{Entry, Exceeded};
-use crate::clients::limits::{Bucket, BucketSize};
 use crate::clients::shared_counts::{Full, Sharing};
 use crate::clients::table::Table;
+use crate::clients::{Bucket, BucketSize};
 
 /// A request under way ends nobody knows when: the shortest time that `Retry-After` can name.
 const SOON_MS: u64 = 1000;

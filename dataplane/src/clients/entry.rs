@@ -9,8 +9,8 @@ use weir_shared::table::{OtherSites, RuleCount};
 use weir_shared::verdict::{Counts, LimitHit, LimitKind, Limits};
 use weir_shared::window::{PerSpan, RuleSpan, Window};
 
-use crate::clients::limits::{self, Bucket, BucketSize};
 use crate::clients::terms::{Further, LookupRules, Meaning, Terms};
+use crate::clients::{Bucket, BucketSize, charge_windows, estimates, own_break};
 
 pub mod fleet;
 pub mod further;
@@ -114,11 +114,11 @@ impl Entry {
     ) -> Option<Exceeded> {
         if other_site {
             let part = &mut self.other_sites_mut().requests;
-            limits::charge(part, &PerSpan::default(), wall_ms, 1);
+            charge_windows(part, &PerSpan::default(), wall_ms, 1);
         }
-        let over = limits::charge(&mut self.requests, &limits.requests, wall_ms, 1)?;
+        let over = charge_windows(&mut self.requests, &limits.requests, wall_ms, 1)?;
         let part = self.other_sites().map(|part| &part.requests);
-        let own = limits::own_break(over, &self.requests, part, &limits.requests, wall_ms);
+        let own = own_break(over, &self.requests, part, &limits.requests, wall_ms);
         let own = own.filter(|_| !other_site);
         let (span, limit) = own.unwrap_or(over);
         let window = self.requests.get(span);
@@ -137,12 +137,12 @@ impl Entry {
     ) -> Option<Exceeded> {
         if other_site {
             let part = &mut self.other_sites_mut().bytes;
-            limits::charge(part, &PerSpan::default(), wall_ms, bytes);
+            charge_windows(part, &PerSpan::default(), wall_ms, bytes);
         }
-        let over = limits::charge(&mut self.bytes, &limits.bytes, wall_ms, bytes)?;
+        let over = charge_windows(&mut self.bytes, &limits.bytes, wall_ms, bytes)?;
         self.set_over_bytes(true);
         let part = self.other_sites().map(|part| &part.bytes);
-        let own = limits::own_break(over, &self.bytes, part, &limits.bytes, wall_ms);
+        let own = own_break(over, &self.bytes, part, &limits.bytes, wall_ms);
         let own = own.filter(|_| !other_site);
         let (span, limit) = own.unwrap_or(over);
         let hit = LimitHit::Window(LimitKind::bytes(span));
@@ -336,14 +336,14 @@ impl Entry {
     /// What was used of each window.
     pub fn counts(&self, wall_ms: u64) -> Counts {
         Counts {
-            requests: limits::estimates(&self.requests, wall_ms),
+            requests: estimates(&self.requests, wall_ms),
             bytes: self.byte_counts(wall_ms),
         }
     }
 
     /// What was used of the byte windows alone.
     pub fn byte_counts(&self, wall_ms: u64) -> PerSpan<u64> {
-        limits::estimates(&self.bytes, wall_ms)
+        estimates(&self.bytes, wall_ms)
     }
 
     /// What holds for the client now; none where nothing but the plain limits does.

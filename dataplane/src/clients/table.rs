@@ -33,10 +33,10 @@ use weir_shared::table::{
 use weir_shared::units::Time;
 use weir_shared::window::{PerSpan, Span};
 
+use crate::clients::BucketSize;
 use crate::clients::admission::{Admission, Network};
 use crate::clients::entry::Entry;
 use crate::clients::known::KnownClients;
-use crate::clients::limits::BucketSize;
 use crate::clients::shared_counts::SharedCounts;
 
 mod sharing;
