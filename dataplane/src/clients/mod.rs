@@ -1,15 +1,14 @@
-//! The clients: which are kept (`table.rs`, `admission.rs`), what is kept of each (`entry.rs`),
-//! what a lookup changes for one (`terms.rs`), how a request and its answer are charged
-//! (`charging.rs`), what clients count together (`shared_counts.rs`), which of them are known
-//! (`known.rs`), and what other instances are told (`fleet.rs`).
+//! The clients: which are kept (`table.rs`), what is kept of each (`entry.rs`), what a lookup
+//! changes for one (`terms.rs`), how a request and its answer are charged (`charging.rs`), what
+//! clients count together (`shared_counts.rs`), which of them are known (`known.rs`), and what the
+//! control plane asks of all that (`control_plane.rs`).
 //!
 //! Here is what all counts consist of: windows and their limits, the bucket of the requests a
 //! second, and what the fleet knows of a window (FLEET-7).
 
-pub mod admission;
 pub mod charging;
+pub mod control_plane;
 pub mod entry;
-pub mod fleet;
 pub mod known;
 pub mod shared_counts;
 pub mod table;

@@ -52,7 +52,7 @@ impl Counting {
         let mut totals = Totals {
             upstream: upstream.taken.into(),
             upstream_waiting: upstream.waiting.into(),
-            clients: self.table.len(),
+            clients: self.table.kept(),
             clients_evicted: self.table.evicted(),
             ..Totals::default()
         };
