@@ -31,7 +31,7 @@ use crate::request::ladder::{
     is_health_check,
 };
 use crate::request::outcome::Responses;
-use crate::worker::settings::InForce;
+use crate::worker::InForce;
 
 /// The function that the control plane calls.
 pub fn explaining(

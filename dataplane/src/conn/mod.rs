@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, Response};
 use tokio::net::TcpStream;
+use weir_shared::settings::IdentitySettings;
 
 use crate::conn::deadlines::{Deadlines, Timeouts};
 use crate::conn::inbound::{Inbound, Upload};
@@ -30,7 +31,6 @@ use crate::conn::watch::{Served, Watch};
 use crate::request::identity::{Sender, Who, written};
 use crate::worker::clock::{CoarseClock, nanos};
 use crate::worker::limits::ConnectionSlot;
-use crate::worker::settings::InForce;
 
 pub use crate::conn::watch::Ending;
 pub use crate::request::identity::{Arrival, PeerIs};
@@ -51,7 +51,7 @@ pub struct Downstream {
     peer_is: PeerIs,
     /// Whether what the peer says of clients is believed.
     trusted: Cell<bool>,
-    /// [`crate::worker::settings::InForce::id`] of the settings that its current request has.
+    /// [`crate::worker::InForce::id`] of the settings that its current request has.
     settings: Cell<u64>,
     /// `http` or `https`
     pub scheme: &'static str,
@@ -327,12 +327,11 @@ impl Downstream {
         }
     }
 
-    /// The next request has these settings.
-    pub fn take_settings(&self, settings: &InForce) {
-        if self.settings.replace(settings.id) != settings.id {
-            let identity = &settings.settings.identity;
+    /// The next request has the settings of this id.
+    pub fn take_settings(&self, id: u64, identity: &IdentitySettings, timeouts: &Timeouts) {
+        if self.settings.replace(id) != id {
             self.trusted.set(self.peer_is.trusted(self.peer, identity));
-            self.deadlines().set_timeouts(settings.timeouts);
+            self.deadlines().set_timeouts(*timeouts);
         }
     }
 }

@@ -223,7 +223,7 @@ fn look(
             return Looked::Found(Read::Answered, bytes.len());
         }
     };
-    downstream.take_settings(&worker.in_force);
+    worker.in_force.apply_to(downstream);
     let to = To::of(&head, head.keeps && !downstream.is_last());
     // Who is answered by the head alone may have sent a body all the same, which nobody reads: what
     // follows is no request.

@@ -38,14 +38,14 @@ pub fn begin(
 ) {
     let worker = current.worker();
     let in_force = &worker.in_force;
-    streams.connection.take_settings(in_force);
+    in_force.apply_to(&streams.connection);
     streams.refused.take();
     let Some(stream) = streams.open(in_force.timeouts, size(&request)) else {
         streams.refused.give_back();
         // It may come again when others have ended.
         return sink.send_reset(Reason::REFUSED_STREAM);
     };
-    stream.downstream.take_settings(in_force);
+    in_force.apply_to(&stream.downstream);
     let output = Rc::clone(output);
     // Boxed: the runtime moves a task twice before it runs.
     tokio::task::spawn_local(Box::pin(run(worker, stream, output, request, sink)));

@@ -19,8 +19,7 @@ use crate::worker::accept::Acceptor;
 use crate::worker::counters::WorkerCounters;
 use crate::worker::limits::ConnectionLimits;
 use crate::worker::listeners::{Bound, Listening};
-use crate::worker::settings::InForce;
-use crate::worker::{Current, Parts, Stop};
+use crate::worker::{Current, InForce, Parts, Stop};
 
 /// How often the end of the workers is looked for.
 const JOIN_LOOK: Duration = Duration::from_millis(5);
