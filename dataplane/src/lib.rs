@@ -10,8 +10,9 @@
 //! - `worker`: one thread. `threads` starts and stops them, `listeners` are theirs, `accept` takes
 //!   connections within `limits`. `mod` is what its requests share, under one set of settings:
 //!   `clock`, `counters`, `events`, `request_id`.
-//! - `conn`: one client connection, below HTTP. `serve` is its way from accept to close.
-//! - `http1::server`, `http2`: its requests, one after the other or each a stream.
+//! - `conn`: one client connection, below HTTP.
+//! - `http1::server`: its way from accept to close, and its requests, one after the other.
+//!   `http2`: each stream is a request.
 //! - `request`: one request, top to bottom. `identity` says who the client is, `ladder` decides,
 //!   `refuse` and `endpoints` answer, `exchange` holds it until it is charged, counted and logged.
 //! - `relay`: there and back between client and application. `upstream`: the application.

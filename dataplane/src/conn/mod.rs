@@ -8,7 +8,6 @@ pub mod inbound;
 pub mod pace;
 pub mod proxy_protocol;
 pub mod reading;
-pub mod serve;
 pub mod tls;
 pub mod transport;
 pub mod watch;

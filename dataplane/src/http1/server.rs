@@ -1,26 +1,32 @@
-//! The requests of one connection of HTTP/1, one after the other: the next head, the response to
-//! it, kept or closed.
+//! One client connection from accept to close. Which protocol it speaks: `conn/handshake.rs` makes
+//! that of TLS, and `http2` answers the requests of HTTP/2. Over HTTP/1 its requests are answered
+//! here, one after the other: the next head, the response to it, kept or closed.
 //!
 //! A request's body is the only way to the next head, and every turn of the loop has taken a head
 //! (CONN-15).
 
 use std::future::poll_fn;
 use std::mem::MaybeUninit;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::{StatusCode, Version};
+use tokio::io::ReadBuf;
 use weir_shared::totals::ConnectionError;
 
 use crate::conn::close::{cut, linger};
+use crate::conn::handshake::{Handshaken, handshake};
 use crate::conn::proxy_protocol::{self, Foreign};
 use crate::conn::reading::Looked;
 use crate::conn::{Downstream, Ending};
 use crate::http1::MAX_FIELDS;
 use crate::http1::answer::{Answer, To};
 use crate::http1::request::{BadRequest, parse};
+use crate::http2;
+use crate::http2::flood::PREFACE;
 use crate::relay::delivery::Reply;
 use crate::relay::websocket::{self, Tunnel};
 use crate::request::body::{ClientBody, discard};
@@ -28,6 +34,103 @@ use crate::request::exchange::Exchange;
 use crate::request::refuse::Dropped;
 use crate::request::{self, Judged, judge, problem};
 use crate::worker::{Current, Worker};
+
+/// Serves one connection to its end. `early` was read already.
+pub async fn serve(current: Rc<Current>, downstream: Rc<Downstream>, early: Bytes) {
+    let has_panicked = {
+        let mut serving = pin!(serve_protocol(&current, &downstream, early));
+        poll_fn(|cx| {
+            // A bug of ours costs its connection, not the worker and all that it serves.
+            match catch_unwind(AssertUnwindSafe(|| serving.as_mut().poll(cx))) {
+                Ok(polled) => polled.map(|()| false),
+                Err(_) => Poll::Ready(true),
+            }
+        })
+        .await
+    };
+    if has_panicked {
+        Box::pin(cut(
+            &current.worker().counters,
+            &downstream,
+            Ending::Panicked,
+        ))
+        .await;
+    }
+}
+
+async fn serve_protocol(current: &Rc<Current>, downstream: &Rc<Downstream>, mut early: Bytes) {
+    if downstream.awaits_tls() {
+        if early.is_empty() && !downstream.is_used_again().await {
+            return;
+        }
+        let before = std::mem::take(&mut early);
+        let worker = current.worker();
+        let (handshakes, counters) = (&worker.handshakes, &worker.counters);
+        match handshake(handshakes, counters, downstream, before).await {
+            Handshaken::Ready if downstream.agreed_on_http2() => {
+                if downstream.is_used_again().await {
+                    return serve_http2(current, downstream, early).await;
+                }
+                return;
+            }
+            Handshaken::Ready => {}
+            Handshaken::Closed => return,
+            Handshaken::Rejected => return Box::pin(linger(downstream)).await,
+        }
+    } else if current.worker().in_force.settings.edge.h2c {
+        if early.is_empty() && !downstream.is_used_again().await {
+            return;
+        }
+        match Box::pin(beginning(downstream, early)).await {
+            Begins::Http2(read) => return serve_http2(current, downstream, read).await,
+            Begins::Other(read) => early = read,
+        }
+    }
+    serve_http1(current, downstream, early).await;
+}
+
+async fn serve_http2(current: &Rc<Current>, downstream: &Rc<Downstream>, early: Bytes) {
+    let (current, downstream) = (Rc::clone(current), Rc::clone(downstream));
+    Box::pin(http2::serve(current, downstream, early)).await;
+}
+
+/// How a connection begins.
+enum Begins {
+    /// With HTTP/2; this was read of it.
+    Http2(Bytes),
+    /// With something else; this was read of it.
+    Other(Bytes),
+}
+
+/// Reads until it is clear how a connection begins. `early` was read already. One that ends first,
+/// or is to end, begins with something else.
+async fn beginning(downstream: &Downstream, early: Bytes) -> Begins {
+    let mut read = early.to_vec();
+    loop {
+        let length = read.len().min(PREFACE.len());
+        if read.get(..length) != PREFACE.get(..length) {
+            return Begins::Other(read.into());
+        }
+        if length == PREFACE.len() {
+            return Begins::Http2(read.into());
+        }
+        let mut more = [0; PREFACE.len()];
+        let count = poll_fn(|cx| {
+            downstream.note_waker(cx);
+            if downstream.ending().is_cut() {
+                return Poll::Ready(0);
+            }
+            let mut more = ReadBuf::new(more.get_mut(length..).unwrap_or_default());
+            let outcome = ready!(downstream.poll_read(cx, &mut more));
+            Poll::Ready(outcome.map_or(0, |()| more.filled().len()))
+        })
+        .await;
+        if count == 0 {
+            return Begins::Other(read.into());
+        }
+        read.extend_from_slice(more.get(length..length + count).unwrap_or_default());
+    }
+}
 
 /// What becomes of the connection.
 enum Next {
@@ -55,7 +158,7 @@ enum Read {
 
 /// Serves a connection of HTTP/1 to its end. `early` was read already. Between two requests no more
 /// is held than the socket (CONN-1).
-pub async fn serve(current: &Current, downstream: &Rc<Downstream>, early: Bytes) {
+async fn serve_http1(current: &Current, downstream: &Rc<Downstream>, early: Bytes) {
     downstream.put_back(early);
     // A new connection is read from at once: mostly its first request is there.
     let is_plain = !downstream.is_tls() && !current.worker().in_force.settings.edge.h2c;

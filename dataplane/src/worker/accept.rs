@@ -21,7 +21,8 @@ use weir_shared::totals::ConnectionError;
 
 use crate::conn::close::Candidates;
 use crate::conn::proxy_protocol::{Header, Named, NoHeader, Source, Unnamed};
-use crate::conn::{Arrival, Downstream, Ending, PeerIs, serve};
+use crate::conn::{Arrival, Downstream, Ending, PeerIs};
+use crate::http1::server::serve;
 use crate::request::identity::{Identity, Sender};
 use crate::worker::clock::{TICK, Ticking, release_memory};
 use crate::worker::limits::{ConnectionLimits, Peer, Rank};
@@ -284,7 +285,7 @@ impl Acceptor {
         }
         self.open.borrow_mut().push(Rc::downgrade(&downstream));
         let current = Rc::clone(&self.current);
-        Some(serve::serve(current, downstream, named.early))
+        Some(serve(current, downstream, named.early))
     }
 
     /// Closes the connection that goes first, for another to take its place; false if none may be
