@@ -14,7 +14,7 @@
 //! - `http1::server`: its way from accept to close, and its requests, one after the other.
 //!   `http2`: each stream is a request.
 //! - `request`: one request, top to bottom. `identity` says who the client is, `ladder` decides,
-//!   `refuse` and `endpoints` answer, `exchange` holds it until it is charged, counted and logged.
+//!   `refuse` answers, `exchange` holds it until it is charged, counted and logged.
 //! - `relay`: there and back between client and application. `upstream`: the application.
 //! - `clients`: the client table.
 //! - `message`: heads and fields, of no version of HTTP and of no socket. The rest of `http1`:

@@ -50,7 +50,8 @@ pub struct Exchange {
     pub request_id: HeaderValue,
     /// The ladder's decision, the latest.
     pub decision: Decision,
-    pub(super) started: Now,
+    /// When its head was read.
+    pub started: Now,
     /// When the ladder was asked last: later than the start where a lookup was waited for. Windows
     /// are charged at it.
     pub decided: Now,
@@ -69,14 +70,15 @@ pub struct Exchange {
     pub history: Option<History>,
     limit_hit: Option<LimitHit>,
     /// What the application said of the client in its answer (APP).
-    pub(super) said: Option<Box<Said>>,
+    pub said: Option<Box<Said>>,
     response: ResponseNote,
     /// Body or WebSocket bytes that came from the client, once the connection serves this request
     /// no longer.
     request_bytes: Cell<Option<u64>>,
     /// Body or WebSocket bytes that went to the client.
     pub response_bytes: u64,
-    pub(super) durations: Durations,
+    /// The time that its parts took.
+    pub durations: Durations,
     finished: bool,
 }
 
@@ -180,7 +182,7 @@ impl Exchange {
 
     /// A verified crawler fell into a trap or a jail: nobody is banned, an alert tells of it
     /// (CRAWL-4).
-    pub(super) fn fall(&self, rule: Option<&Arc<Rule>>) {
+    pub fn fall(&self, rule: Option<&Arc<Rule>>) {
         if let Some((crawler, rule)) = self.decision.claims.verified().zip(rule) {
             crawler.counts.fall(|| Fallen {
                 rule: Arc::clone(rule),
@@ -206,7 +208,7 @@ impl Exchange {
     }
 
     /// Reports an offence to the control plane, if a ban can follow (LIMIT-6).
-    pub(super) fn offend(&mut self, offence: Option<Offence>, can_ban: bool) {
+    pub fn offend(&mut self, offence: Option<Offence>, can_ban: bool) {
         let (at_ms, client) = (self.decided.wall_ms, self.identity.client);
         let (head, request_id) = (&self.head, &self.request_id);
         let worker = &self.worker;
