@@ -6,7 +6,7 @@ use std::task::{Context, Poll, ready};
 
 use http::header::{CONNECTION, CONTENT_LENGTH, DATE, TRANSFER_ENCODING};
 use http::response::Parts;
-use http::{Method, StatusCode, Version};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, Version};
 
 use crate::conn::Downstream;
 use crate::http1::response::HeadText;
@@ -15,6 +15,7 @@ use crate::message::fields::takes_trailers;
 use crate::message::{Form, Head};
 use crate::relay::delivery::{Frame, Piece, Reply, ResponseBody};
 use crate::request::refuse::RefusalText;
+use crate::worker::Worker;
 
 /// Pieces of a body smaller than this are copied, and written with what stands before them.
 const SMALL: usize = 4 * 1024;
@@ -121,23 +122,33 @@ impl Answer {
     /// Begins with a refusal of ours.
     pub fn refuse(
         &mut self,
+        worker: &Worker,
         said: &RefusalText,
         to: To,
-        request_id: &http::HeaderValue,
-        date: &str,
+        request_id: &HeaderValue,
     ) {
         self.text.reserve(512 + said.body.len());
         let line = (to.version(), to.connection());
-        said.write(request_id, date, line, &mut self.text);
+        worker.date.with(worker.clock.wall_ms(), |date| {
+            said.write(request_id, date, line, &mut self.text);
+        });
         if !to.is_head {
             self.text.extend_from_slice(&said.body);
         }
         self.closes = !to.keeps;
     }
 
-    /// Begins with the response `reply` to such a request. `rest` is to be written before it.
+    /// Begins with the response `reply` to such a request.
+    pub fn begin(&mut self, worker: &Worker, downstream: &Downstream, reply: Reply, to: To) {
+        let rest = downstream.interim().take_rest();
+        worker.date.with(worker.clock.wall_ms(), |date| {
+            self.begin_at(date, reply, to, rest);
+        });
+    }
+
+    /// Writes the head. `rest` is to be written before it.
     // long: the fields in one walk, and what follows from each
-    pub fn begin(&mut self, reply: Reply, mut to: To, rest: Vec<u8>, date: &str) {
+    fn begin_at(&mut self, date: &str, reply: Reply, mut to: To, rest: Vec<u8>) {
         let Reply {
             head,
             text,
@@ -270,7 +281,7 @@ impl Answer {
         Ok(())
     }
 
-    fn end(&mut self, trailers: Option<&http::HeaderMap>) -> Result<(), Broken> {
+    fn end(&mut self, trailers: Option<&HeaderMap>) -> Result<(), Broken> {
         self.ended = true;
         let passes = self.takes_trailers;
         let ended = self.encoder.end(&mut self.text, trailers, |_| passes);

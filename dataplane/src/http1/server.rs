@@ -274,18 +274,10 @@ async fn respond(
             reply.close();
         }
         let tunnel = reply.tunnel.take();
-        begin(answer, &worker, downstream, reply, to);
+        answer.begin(&worker, downstream, reply, to);
         Poll::Ready(Ok(tunnel))
     })
     .await
-}
-
-/// Begins with a response.
-fn begin(answer: &mut Answer, worker: &Worker, downstream: &Downstream, reply: Reply, to: To) {
-    let rest = downstream.interim().take_rest();
-    let now_ms = worker.clock.wall_ms();
-    let begin = |date: &str| answer.begin(reply, to, rest, date);
-    worker.date.with(now_ms, begin);
 }
 
 /// Waits for the next request.
@@ -322,7 +314,7 @@ fn look(
         Ok(None) => return Looked::Partial,
         Err(bad) => {
             let reply = refuse_bytes(&worker, downstream, bytes, bad);
-            begin(answer, &worker, downstream, reply, To::no_request());
+            answer.begin(&worker, downstream, reply, To::no_request());
             return Looked::Found(Read::Answered, bytes.len());
         }
     };
@@ -334,17 +326,14 @@ fn look(
     let read = match judge(&worker, downstream, head) {
         Judged::Goes(exchange) => Read::Request(exchange, to),
         Judged::Refused(said, id) => {
-            let now_ms = worker.clock.wall_ms();
             let keeps = keeps_unread && !said.closes;
-            let to = To { keeps, ..to };
-            let refuse = |date: &str| answer.refuse(&said, to, &id, date);
-            worker.date.with(now_ms, refuse);
+            answer.refuse(&worker, &said, To { keeps, ..to }, &id);
             Read::Answered
         }
         Judged::Health(response) => {
             let keeps = keeps_unread;
-            let to = To { keeps, ..to };
-            begin(answer, &worker, downstream, Reply::own(response), to);
+            let reply = Reply::own(response);
+            answer.begin(&worker, downstream, reply, To { keeps, ..to });
             Read::Answered
         }
         Judged::Dropped => Read::Stop(Next::Over),

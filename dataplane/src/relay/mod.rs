@@ -8,7 +8,7 @@ pub mod websocket;
 use std::future::poll_fn;
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode, Version};
 use tokio::net::TcpStream;
@@ -36,7 +36,7 @@ use crate::request::ladder::asking;
 use crate::request::{outcome, problem};
 use crate::upstream::bound::UpstreamSlot;
 use crate::upstream::pool::Pool;
-use crate::upstream::receiving::BodyReceiver;
+use crate::upstream::receiving::Received;
 use crate::upstream::{Attempt, Failure, NoResponse, Sending, body_failure, not_http};
 
 /// Forwards a request.
@@ -50,17 +50,6 @@ pub async fn forward(mut exchange: Box<Exchange>, body: ClientBody) -> Reply {
         Ok(received) => pass_on(exchange, received),
         Err(failure) => fail(exchange, failure),
     }
-}
-
-/// The application's response: its head, and the body still to come.
-struct Received {
-    head: ResponseHead,
-    /// The body, and the connection that it comes over.
-    body: BodyReceiver,
-    /// Microseconds it took to connect; none on a pooled connection.
-    connect_us: Option<u64>,
-    /// When the request had been written, on the monotonic clock; none if the response came before.
-    written_ns: Option<u64>,
 }
 
 /// Sends the request to the application and waits for the head of its response.
@@ -106,7 +95,9 @@ async fn send(exchange: &Exchange, mut body: RequestBody) -> Result<Received, Fa
         downstream.deadlines().got_upstream();
         let was_pooled = connect_us.is_none();
         match outcome {
-            Ok((head, early)) => return received(attempt, slot, head, early, connect_us),
+            Ok(came) => {
+                return Received::new(attempt, slot, came, connect_us).map_err(not_http);
+            }
             Err(NoResponse::Failed(failure)) => return Err(failure),
             // A pooled connection that closed under us: any other will do, a new one at the latest.
             Err(NoResponse::Unsent) if was_pooled => sending = attempt.sending,
@@ -120,25 +111,6 @@ async fn send(exchange: &Exchange, mut body: RequestBody) -> Result<Received, Fa
             }
         }
     }
-}
-
-/// The head came, and these bytes behind it.
-fn received(
-    attempt: Attempt,
-    slot: UpstreamSlot,
-    head: ResponseHead,
-    early: BytesMut,
-    connect_us: Option<u64>,
-) -> Result<Received, Failure> {
-    let written_ns = attempt.written_ns;
-    let rest = written_ns.is_none().then(|| Box::new(attempt.sending));
-    let body = BodyReceiver::new((attempt.stream, slot), &head, early, rest).map_err(not_http)?;
-    Ok(Received {
-        head,
-        body,
-        connect_us,
-        written_ns,
-    })
 }
 
 /// Makes a connection.
