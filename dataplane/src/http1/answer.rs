@@ -129,7 +129,7 @@ impl Answer {
     ) {
         self.text.reserve(512 + said.body.len());
         let line = (to.version(), to.connection());
-        worker.date.with(worker.clock.wall_ms(), |date| {
+        worker.date.with(worker.clock.wall_ms(), |date, _| {
             said.write(request_id, date, line, &mut self.text);
         });
         if !to.is_head {
@@ -141,7 +141,7 @@ impl Answer {
     /// Begins with the response `reply` to such a request.
     pub fn begin(&mut self, worker: &Worker, downstream: &Downstream, reply: Reply, to: To) {
         let rest = downstream.interim().take_rest();
-        worker.date.with(worker.clock.wall_ms(), |date| {
+        worker.date.with(worker.clock.wall_ms(), |date, _| {
             self.begin_at(date, reply, to, rest);
         });
     }

@@ -81,10 +81,11 @@ async fn serve_protocol(current: &Rc<Current>, downstream: &Rc<Downstream>, mut 
         if early.is_empty() && !downstream.is_used_again().await {
             return;
         }
-        match Box::pin(beginning(downstream, early)).await {
-            Begins::Http2(read) => return serve_http2(current, downstream, read).await,
-            Begins::Other(read) => early = read,
+        let (is_http2, read) = Box::pin(begins_with_http2(downstream, early)).await;
+        if is_http2 {
+            return serve_http2(current, downstream, read).await;
         }
+        early = read;
     }
     serve_http1(current, downstream, early).await;
 }
@@ -94,25 +95,17 @@ async fn serve_http2(current: &Rc<Current>, downstream: &Rc<Downstream>, early: 
     Box::pin(http2::serve(current, downstream, early)).await;
 }
 
-/// How a connection begins.
-enum Begins {
-    /// With HTTP/2; this was read of it.
-    Http2(Bytes),
-    /// With something else; this was read of it.
-    Other(Bytes),
-}
-
-/// Reads until it is clear how a connection begins. `early` was read already. One that ends first,
-/// or is to end, begins with something else.
-async fn beginning(downstream: &Downstream, early: Bytes) -> Begins {
+/// Reads until it is clear whether a connection begins with HTTP/2; with what was read. `early` was
+/// read already. A connection that ends first, or is to end, begins with something else.
+async fn begins_with_http2(downstream: &Downstream, early: Bytes) -> (bool, Bytes) {
     let mut read = early.to_vec();
     loop {
         let length = read.len().min(PREFACE.len());
         if read.get(..length) != PREFACE.get(..length) {
-            return Begins::Other(read.into());
+            return (false, read.into());
         }
         if length == PREFACE.len() {
-            return Begins::Http2(read.into());
+            return (true, read.into());
         }
         let mut more = [0; PREFACE.len()];
         let count = poll_fn(|cx| {
@@ -126,7 +119,7 @@ async fn beginning(downstream: &Downstream, early: Bytes) -> Begins {
         })
         .await;
         if count == 0 {
-            return Begins::Other(read.into());
+            return (false, read.into());
         }
         read.extend_from_slice(more.get(length..length + count).unwrap_or_default());
     }

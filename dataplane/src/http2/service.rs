@@ -107,7 +107,7 @@ async fn talk(
     note_worth(&worker, stream, &response, is_check);
     let (mut head, body) = finish(&worker, stream, response, is_head).into_parts();
     let fields = &mut head.headers;
-    let date = || worker.date.value(worker.clock.wall_ms());
+    let date = || (worker.date).with(worker.clock.wall_ms(), |_, date| date.clone());
     fields.entry(DATE).or_insert_with(date);
     if let Some(id) = fields.get_mut(&X_REQUEST_ID) {
         // No two are alike: none is worth a place in the table of fields that both sides keep.

@@ -216,11 +216,9 @@ fn pass_on(mut exchange: Box<Exchange>, received: Received) -> Reply {
         exchange.add_rate_limit_fields(&mut reply.head.headers);
     }
     if switched {
-        let idle_timeout = exchange.worker.websocket_idle_timeout;
         reply.tunnel = Some(Box::new(Tunnel {
             upstream: body,
             exchange,
-            idle_timeout,
         }));
         return reply;
     }

@@ -134,7 +134,8 @@ impl Exchange {
         });
         let under_way = worker.look_up(client, Some(on_lookup));
         let answer = if under_way {
-            worker.clock.within(worker.lookup_timeout, receiver).await
+            let at_most = worker.in_force.settings.lookup.timeout;
+            worker.clock.within(at_most, receiver).await
         } else {
             Some(Ok(None))
         };

@@ -50,19 +50,11 @@ impl ResponseNote {
     /// Copies the logged fields, each the first of its name. They are in the text, where there is
     /// one.
     pub fn note(&mut self, headers: &HeaderMap, text: Option<&HeadText>) {
-        match text {
-            Some(text) => self.note_text(text),
-            None => self.note_fields(headers),
+        if let Some(text) = text {
+            let value = |value: Option<&[u8]>| HeaderValue::from_bytes(value?).ok();
+            [self.content_type, self.cache_control, self.location] = text.noted().map(value);
+            return;
         }
-    }
-
-    fn note_text(&mut self, text: &HeadText) {
-        let value = |value: Option<&[u8]>| HeaderValue::from_bytes(value?).ok();
-        let noted = text.noted().map(value);
-        [self.content_type, self.cache_control, self.location] = noted;
-    }
-
-    fn note_fields(&mut self, headers: &HeaderMap) {
         for (name, value) in headers {
             let noted = match name.as_str() {
                 "content-type" => &mut self.content_type,

@@ -8,7 +8,6 @@ use weir_shared::settings::{BanResponse, RateLimitHeaders};
 use weir_shared::units::{in_words, retry_after_seconds};
 use weir_shared::verdict::Action;
 
-use crate::conn::Downstream;
 use crate::message::{Fields, Form};
 use crate::request::body::{ClientBody, discard};
 use crate::request::exchange::Exchange;
@@ -36,7 +35,8 @@ pub async fn refuse(
 ) -> Result<Response<Bytes>, Dropped> {
     let left_unread = discard(body).await;
     let worker = &exchange.worker;
-    let (answer, retry_ms) = answer(&exchange, &refusal);
+    let (now_ms, can_ban) = (exchange.decided.wall_ms, !exchange.ban_not_possible);
+    let (answer, retry_ms) = worker.responses.to(&refusal, now_ms, can_ban);
     let BanResponse::Status(status) = answer else {
         exchange.finish(refusal.action());
         return Err(Dropped);
@@ -50,7 +50,8 @@ pub async fn refuse(
     let said = say(says, is_page, worker, &exchange.request_id);
     let mut response = said.into_response(&exchange.request_id);
     exchange.downstream.shorten_idle();
-    if refusal.is_of_the_client() && gives_way(&exchange.downstream) {
+    // A banned netblock keeps no more connections than it may (CONN-3).
+    if refusal.is_of_the_client() && exchange.downstream.slot.gives_way_to_ban() {
         problem::close(&mut response);
     }
     let of_limits = matches!(refusal, Refusal::RateLimited { .. } | Refusal::BodyTooLarge);
@@ -82,18 +83,13 @@ pub fn refuse_client(
     let is_page = wants_page(refused.head);
     let mut said = say(says, is_page, worker, &refused.request_id);
     refused.downstream.shorten_idle();
-    said.closes = gives_way(refused.downstream);
+    said.closes = refused.downstream.slot.gives_way_to_ban();
     // The body of an answer to HEAD is not sent.
     let is_head = refused.head.method == Method::HEAD;
     let bytes = if is_head { 0 } else { said.body.len() as u64 };
     let content_type = said.content_type.clone();
     refused.finish(refusal.action(), Some((status, content_type)), bytes);
     Ok(said)
-}
-
-/// Whether a refused client's connection is to close behind its answer (CONN-3).
-fn gives_way(downstream: &Downstream) -> bool {
-    downstream.slot.gives_way_to_ban()
 }
 
 /// Whether a refusal is a page for people (TELL-1).
@@ -218,13 +214,6 @@ fn detail(status: StatusCode, retry_seconds: Option<u64>) -> String {
         detail.push('.');
     }
     detail
-}
-
-/// The status of a refusal, and the milliseconds after which a retry makes sense.
-fn answer(exchange: &Exchange, refusal: &Refusal) -> (BanResponse, Option<u64>) {
-    let responses = exchange.worker.responses;
-    let can_ban = !exchange.ban_not_possible;
-    responses.to(refusal, exchange.decided.wall_ms, can_ban)
 }
 
 /// Answers 405.

@@ -72,7 +72,10 @@ impl Attempt {
         Self {
             stream,
             sending,
-            receiver: HeadReceiver::new(as_text),
+            receiver: HeadReceiver {
+                reader: HeadReader::new(as_text),
+                ..HeadReceiver::default()
+            },
             closed: false,
             written_ns: None,
         }
@@ -110,7 +113,7 @@ impl Attempt {
                 NoResponse::Failed(Failure::TooSlow)
             }
             Poll::Pending => return Poll::Pending,
-            Poll::Ready(Err(Broken::Nothing)) if self.sending.has_begun() => NoResponse::Lost,
+            Poll::Ready(Err(Broken::Nothing)) if self.sending.begun => NoResponse::Lost,
             Poll::Ready(Err(Broken::Nothing)) => NoResponse::Unsent,
             Poll::Ready(Err(error)) => NoResponse::Failed(not_http(error)),
         };
@@ -162,18 +165,6 @@ struct HeadReceiver {
 }
 
 impl HeadReceiver {
-    /// One that gives the head as text where it can be that, or as a map.
-    fn new(as_text: bool) -> Self {
-        let reader = match as_text {
-            true => HeadReader::of_text(),
-            false => HeadReader::default(),
-        };
-        Self {
-            reader,
-            ..Self::default()
-        }
-    }
-
     /// The head of the final response, and what was read behind it. Those of interim ones go to
     /// `interim` before.
     fn poll(
@@ -271,7 +262,8 @@ pub struct Sending {
     /// Small pieces that are not in the text yet.
     gathered: Vec<u8>,
     trailers: Option<Box<HeaderMap>>,
-    /// Whether anything was written to this connection.
+    /// Whether anything was written. A request of which nothing was may go to another connection
+    /// as it is.
     begun: bool,
 }
 
@@ -290,11 +282,6 @@ impl Sending {
             trailers: None,
             begun: false,
         }
-    }
-
-    /// Whether anything was written. What was not may go to another connection as it is.
-    pub const fn has_begun(&self) -> bool {
-        self.begun
     }
 
     /// Writes what can be written. Ready once all of it was.

@@ -47,7 +47,7 @@ use crate::http2::streams::Http2Connections;
 use crate::message::fields::Stripped;
 use crate::request::application::{ApplicationField, Voice};
 use crate::request::identity::{ForgottenProxy, Who};
-use crate::request::ladder::{self, Asked, Decision, Refusal, Rules, StaleSnapshot, Verdict};
+use crate::request::ladder::{self, Asked, Decision, Refusal, Rules, Verdict};
 use crate::request::outcome::{Accounting, Responses};
 use crate::request::problem::LastDocument;
 use crate::upstream::bound::{LocalBound, UpstreamBound};
@@ -266,10 +266,6 @@ pub struct Worker {
     pub counts_origins: bool,
     /// Whether an anomaly threshold is set, and finished requests are reported.
     pub reports_finished: bool,
-    /// `WAF_WEBSOCKET_IDLE_TIMEOUT`
-    pub websocket_idle_timeout: Option<Duration>,
-    /// `WAF_LOOKUP_TIMEOUT`
-    pub lookup_timeout: Duration,
     /// `Host` for clients that sent none.
     pub upstream_host: HeaderValue,
     /// This worker's upstream connections.
@@ -310,8 +306,6 @@ impl Worker {
             rate_limit_headers: settings.limits.headers,
             counts_origins: settings.lookup.source != LookupSource::Off,
             reports_finished: settings.anomalies.is_on(),
-            websocket_idle_timeout: settings.timeouts.websocket_idle,
-            lookup_timeout: settings.lookup.timeout,
             upstream_host: host(&settings.upstream),
             pool: Pool::new(
                 settings,
@@ -351,21 +345,14 @@ impl Worker {
     /// it.
     pub fn decide(&self, asked: &Asked<'_>, now: Now) -> Decision {
         loop {
-            if let Ok(decision) = self.decide_by_newest(asked, now) {
-                return decision;
-            }
-        }
-    }
-
-    fn decide_by_newest(&self, asked: &Asked<'_>, now: Now) -> Result<Decision, StaleSnapshot> {
-        let mut decided = self.with_snapshot(|snapshot| {
-            let mut decided = ladder::decide(&self.rules, snapshot, &self.table, asked, now);
-            if let Ok(decision) = &mut decided {
-                decision.remembers_after = snapshot.rules.remembers_after();
-            }
-            decided
-        });
-        if let Ok(decision) = &mut decided {
+            let decided = self.with_snapshot(|snapshot| {
+                let mut decided = ladder::decide(&self.rules, snapshot, &self.table, asked, now);
+                if let Ok(decision) = &mut decided {
+                    decision.remembers_after = snapshot.rules.remembers_after();
+                }
+                decided
+            });
+            let Ok(decision) = decided else { continue };
             if decision.ask && decision.verdict != Verdict::AwaitLookup {
                 self.look_up(asked.who.client, None);
             }
@@ -375,8 +362,8 @@ impl Worker {
             if decision.claims.notes {
                 (self.rules.spared).spare_crawler(asked.who.client, now.wall_ms);
             }
+            return decision;
         }
-        decided
     }
 
     /// A request of a client has ended (SHARE-4, APP-5). `passed` is what enforce mode says of it,
