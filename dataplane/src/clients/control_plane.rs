@@ -284,16 +284,6 @@ impl Counts {
         }
     }
 
-    /// Whether a client is known here, after the shortest time that a limit asks for (SHARE-4).
-    fn is_known(&self, client: Client, now: Now) -> bool {
-        let after = self.snapshots.load().rules.remembers_after();
-        after.is_some_and(|after| {
-            let standing = self.table.get(client, |entry| entry.standing());
-            standing.is_some_and(|standing| standing.is_known(after, now.wall_ms))
-                || self.table.known().knows(client, after, now.wall_ms)
-        })
-    }
-
     /// Another instance knows a client: since when it does not say, but for long enough.
     fn know(&self, client: Client, now: Now) {
         if let Some(after) = self.snapshots.load().rules.remembers_after() {
@@ -353,7 +343,9 @@ impl FleetCounts for Counts {
     fn reports(&self, of: &Changed, reporting: Reporting, now: Now) -> Vec<Report> {
         match of {
             Changed::Client(client) => {
-                let known = self.is_known(*client, now);
+                // After the shortest time that a limit asks for (SHARE-4).
+                let after = self.snapshots.load().rules.remembers_after();
+                let known = after.is_some_and(|after| self.table.is_known(*client, after, now));
                 let reports = self.with(*client, |entry, judging| {
                     let mut reports = entry.reports(*client, judging, &reporting, now);
                     for report in &mut reports {

@@ -13,6 +13,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use ahash::RandomState;
 use arc_swap::ArcSwapOption;
@@ -138,6 +139,14 @@ impl Table {
             sent,
             only_asks: self.only_asks,
         }
+    }
+
+    /// Whether a client is known after this time, by its history or from before it was dropped
+    /// (SHARE-4).
+    pub fn is_known(&self, client: Client, after: Duration, now: Now) -> bool {
+        let standing = self.get(client, |entry| entry.standing());
+        standing.is_some_and(|standing| standing.is_known(after, now.wall_ms))
+            || self.known.knows(client, after, now.wall_ms)
     }
 
     /// Marks the client as seen now, admitting it if it is new, and hands its entry to `work`.
@@ -479,7 +488,6 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::collections::HashSet;
-    use std::time::Duration;
     use weir_shared::table::ClientTable as _;
     use weir_shared::verdict::Limits;
     use weir_shared::window::Span;
