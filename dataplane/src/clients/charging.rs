@@ -39,7 +39,7 @@ pub struct Charging {
     pub max_under_way: Option<u32>,
 }
 
-/// What of a request decides which limits count it, and what follows.
+/// The parts of a request that decide which limits count it, and whether a ban follows.
 #[derive(Clone, Copy, Default)]
 pub struct Counted<'a> {
     /// The limits of rules.json that it matches, which come after the six.

@@ -101,7 +101,7 @@ impl Entry {
         generation < self.reset_generation
     }
 
-    /// What of the windows other sites asked for, if any.
+    /// The part of the windows that other sites asked for, if any.
     pub fn other_sites(&self) -> Option<&OtherSites> {
         self.further.as_ref()?.other_sites.as_deref()
     }
@@ -139,7 +139,7 @@ impl Entry {
         }
     }
 
-    /// What is left of the client's bucket; none while it is full.
+    /// The client's bucket; none while it is full.
     pub fn bucket(&self) -> Option<Bucket> {
         self.further.as_ref()?.bucket
     }

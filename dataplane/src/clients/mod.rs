@@ -94,7 +94,7 @@ impl BucketSize {
     }
 }
 
-/// What is left of a bucket from which something was taken.
+/// A bucket from which something was taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bucket {
     /// Billionths of tokens at `at_ns`.

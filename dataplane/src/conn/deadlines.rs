@@ -270,8 +270,8 @@ impl Deadlines {
         }
     }
 
-    /// The system has no room, and what it takes from now on the client has taken: its pace is
-    /// looked at. Before that, what it takes fills its own buffers, which are megabytes.
+    /// The socket buffer is full. From here on, bytes that it accepts count as read by the client
+    /// (CONN-7). Before that they fill the system's buffers, which are megabytes.
     pub fn has_no_room(&mut self, now_ns: u64) {
         self.reading.wait(now_ns);
     }

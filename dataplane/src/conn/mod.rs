@@ -42,7 +42,7 @@ const CERTAIN: u64 = 8 * 1024;
 /// sweeper, all on one thread.
 pub struct Downstream {
     io: RefCell<Io>,
-    /// What was read of it and is not taken.
+    /// The bytes that were read of it and are not taken.
     inbound: RefCell<Inbound>,
     /// The address of the peer, folded to IPv4 where it stands for an IPv4 address.
     pub peer: IpAddr,
@@ -69,11 +69,11 @@ pub struct Downstream {
     written: Cell<u64>,
     /// Whether bytes of a response to the current request were written.
     answering: Cell<bool>,
-    /// It was found out whether the connection can be read from.
+    /// A read was tried: the runtime knows whether the socket is readable.
     probed: Cell<bool>,
     /// The client sent something behind the request that is being answered.
     sent_more: Cell<bool>,
-    /// Little is to be read of the application's body at a time.
+    /// The application's body is read in small pieces.
     reads_little: Cell<bool>,
     /// The id of the request that was cut.
     cut_request: OnceCell<HeaderValue>,
@@ -210,7 +210,7 @@ impl Downstream {
         self.watch.borrow_mut().served = if in_use { Served::Yes } else { Served::No };
     }
 
-    /// Whether what it holds for a request is to be given back: [`Watch::rests`].
+    /// Whether its task gives back what it holds for a request: [`Watch::rests`].
     pub fn rests(&self) -> bool {
         self.watch.borrow_mut().rests(self.clock.mono_ns())
     }

@@ -44,7 +44,7 @@ pub enum Advanced {
 /// A TLS session of the service.
 pub struct Session {
     connection: ServerConnection,
-    /// What was read before the session began.
+    /// The bytes that were read before the session began.
     early: Bytes,
     /// Nothing more comes from the socket.
     has_ended: bool,
@@ -230,7 +230,8 @@ impl Session {
         self.count(bufs, |session| session.poll_flush(stream, cx))
     }
 
-    /// The same past the runtime's readiness: pending where the socket has no room.
+    /// [`Self::poll_write_counted`] past the runtime's readiness: pending where the socket has no
+    /// room.
     pub fn push_counted(
         &mut self,
         stream: &TcpStream,

@@ -93,7 +93,7 @@ pub struct Answer {
     piece: Option<Piece>,
     /// Where it ends in `text`, if it was copied there.
     copied: Option<usize>,
-    /// What stands behind the piece.
+    /// The framing behind the piece.
     behind: &'static [u8],
     /// The body has ended, and all of it is in `text` and `piece`.
     ended: bool,
@@ -222,7 +222,7 @@ impl Answer {
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), Broken>> {
         loop {
-            // What was taken of the body before waits to be written first.
+            // A piece that was taken before is written first.
             let takes = self.piece.is_none() && !self.ended && self.text.len() < SMALL;
             let waits = takes && self.take(cx)?.is_pending();
             ready!(self.poll_write(downstream, cx)).map_err(|_| Broken)?;
@@ -338,7 +338,7 @@ impl Answer {
             return;
         }
         let of_piece = match piece.pipe() {
-            // What was written of it is out of the pipe.
+            // The written bytes are out of the pipe.
             Some(_) => left,
             None => left.min(piece.remaining()),
         };

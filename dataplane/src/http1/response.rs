@@ -225,7 +225,7 @@ fn write_text(
     said: &mut Said,
     (status, reason, method): (StatusCode, &str, &Method),
 ) -> Result<Option<HeadText>, Malformed> {
-    // What is added behind it fits too.
+    // With room for the fields that are added.
     let mut out = Vec::with_capacity(text.len() + 512);
     for part in ["HTTP/1.1 ", status.as_str(), " ", reason, "\r\n"] {
         out.extend_from_slice(part.as_bytes());

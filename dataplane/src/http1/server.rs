@@ -125,7 +125,7 @@ async fn begins_with_http2(downstream: &Downstream, early: Bytes) -> (bool, Byte
     }
 }
 
-/// What becomes of the connection.
+/// How a burst of requests ended.
 enum Next {
     /// Nothing is under way, for a while already: what was held for a request is given back.
     Rest,
@@ -139,7 +139,7 @@ enum Next {
     WebSocket(Box<Tunnel>),
 }
 
-/// What was read.
+/// The beginning of the bytes that were read.
 enum Read {
     /// A request that is answered.
     Request(Box<Exchange>, To),
@@ -165,7 +165,7 @@ async fn serve_http1(current: &Current, downstream: &Rc<Downstream>, early: Byte
         // Boxed: an idle connection is not to hold its size.
         let next = Box::pin(serve_burst(current, downstream)).await;
         downstream.set_in_use(false);
-        // What follows is rare, or short.
+        // All of these arms are rare, or short.
         match next {
             Next::Rest => {}
             Next::Over => return,
@@ -230,7 +230,7 @@ async fn talk(current: &Current, downstream: &Rc<Downstream>) -> Next {
             if discard(ClientBody::Http1(Rc::clone(downstream))).await {
                 return Next::Closes;
             }
-            // What was read began no head: the next request is awaited from now on.
+            // The rest of the body began no head: the next request is awaited from now on.
             downstream.end_request();
         }
     }
@@ -313,8 +313,8 @@ fn look(
     };
     worker.in_force.apply_to(downstream);
     let to = To::of(&head, head.keeps && !downstream.is_last());
-    // Who is answered by the head alone may have sent a body all the same, which nobody reads: what
-    // follows is no request.
+    // A request that is answered by its head alone may have a body, which nobody reads: no request
+    // follows then.
     let keeps_unread = to.keeps && head.length.is_empty();
     let read = match judge(&worker, downstream, head) {
         Judged::Goes(exchange) => Read::Request(exchange, to),

@@ -141,7 +141,7 @@ pub enum RequestBody {
 pub struct Streaming {
     /// The body as the client sends it.
     incoming: ClientBody,
-    /// What was gathered of it.
+    /// The beginning that was gathered.
     gathered: Gathered,
     /// The connection it comes over: time-out, count, faults.
     downstream: Rc<Downstream>,

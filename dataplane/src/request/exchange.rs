@@ -404,7 +404,7 @@ impl Exchange {
         let exceeded = if decision.counted {
             worker.table.update(identity.client, ended, work)
         } else if !admits {
-            // Who is not kept is not admitted by being refused (LIMIT-9).
+            // A refusal admits no client to the table (LIMIT-9).
             let seen = worker.table.seen(identity.client, self.decided, work);
             seen.flatten()
         } else {

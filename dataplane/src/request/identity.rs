@@ -195,8 +195,8 @@ fn named<'a>(
 }
 
 /// Walks a chain from the nearest entry: trusted addresses are skipped, the first untrusted one is
-/// the client; if all are trusted, the farthest is. What is no address ends the walk, and the last
-/// good one stands (CLIENT-3).
+/// the client; if all are trusted, the farthest is. An entry that is no address ends the walk, and
+/// the last good one stands (CLIENT-3).
 fn walk<'a>(peer: IpAddr, trusted: &NetSet, entries: impl Iterator<Item = &'a [u8]>) -> IpAddr {
     let mut last_good = peer;
     for entry in entries.take(MAX_ENTRIES) {

@@ -313,7 +313,7 @@ impl Responses {
         }
     }
 
-    /// The same for what is refused whatever is asked for.
+    /// The answer to a client that is refused whatever it asks for.
     pub fn to_client(self, refusal: &Refusal, now_ms: u64) -> (BanResponse, Option<u64>) {
         match refusal {
             Refusal::Banned(ban) => (self.ban, ban.expires.remaining_ms(now_ms)),

@@ -257,7 +257,7 @@ impl<'a> Noted<'a> {
     }
 }
 
-/// Such a request.
+/// A request that is refused for its client, and ends here.
 pub struct Refused<'a, F> {
     /// The state that the requests of this thread share.
     pub worker: &'a Worker,
@@ -308,7 +308,7 @@ impl<F: Form> Refused<'_, F> {
             let lookup = entry.lookup.clone().filter(|_| wants_lookup);
             (entry.origin(), lookup, entry.standing())
         };
-        // Who is not kept is not admitted by being refused (LIMIT-9).
+        // A refusal admits no client to the table (LIMIT-9).
         let noted = worker.table.seen(identity.client, self.started, note);
         let (origin, lookup, standing) = noted.unwrap_or_default();
         if outcome.history == History::Refused {

@@ -98,7 +98,7 @@ impl Attempt {
                 Poll::Ready(Err(NotSent::Body)) => {
                     return Poll::Ready(Err(NoResponse::Failed(body_failure(downstream))));
                 }
-                // It may have answered all the same.
+                // An answer may have come before it closed.
                 Poll::Ready(Err(NotSent::Closed)) => self.closed = true,
             }
         }
@@ -142,7 +142,7 @@ pub enum Broken {
     /// The connection ended before anything came.
     #[error("the connection ended without a response")]
     Nothing,
-    /// What came is no response, or not a whole one.
+    /// The bytes are no response, or not a whole one.
     #[error(transparent)]
     Malformed(#[from] Malformed),
     /// The connection broke in the middle.
@@ -177,7 +177,7 @@ impl HeadReceiver {
         cx: &mut Context<'_>,
     ) -> Poll<Result<(ResponseHead, BytesMut), Broken>> {
         loop {
-            // What is held was copied before, and is added to.
+            // Held bytes are a copy, which grows with each read.
             let is_own = !self.held.is_empty();
             let mut bytes = if std::mem::take(&mut self.is_new) {
                 std::mem::take(&mut self.held)
@@ -257,7 +257,7 @@ pub struct Sending {
     piece: Bytes,
     /// A large piece that is in a pipe, and stands there too.
     pipe: Option<Pipe>,
-    /// What stands behind the piece.
+    /// The framing behind the piece.
     behind: &'static [u8],
     /// Small pieces that are not in the text yet.
     gathered: Vec<u8>,

@@ -36,11 +36,11 @@ pub struct BodyReceiver {
     /// Held for as long as the connection is (CONN-12).
     slot: UpstreamSlot,
     decoder: Decoder,
-    /// What was read with the head.
+    /// The bytes that were read with the head.
     early: BytesMut,
     /// The content of that, where it was chunks; none once it was given out.
     decoded: Option<Bytes>,
-    /// What is left of the request: the application may answer before it has read all of it.
+    /// The rest of the request: the application may answer before it has read all of it.
     sending: Option<Box<Sending>>,
 }
 
@@ -58,7 +58,7 @@ impl Received {
     ) -> Result<Self, Malformed> {
         let (mut decoder, mut decoded) = (Decoder::new(&head), None);
         if decoder.is_end() && head.status != 101 {
-            // What came behind a head without a body tells what the connection is worth.
+            // Bytes behind a head without a body mean that the connection is not used again.
             decoder.decode(&mut early)?;
         } else if decoder.remaining().is_none() && !early.is_empty() {
             decoded = Some(decode(&mut decoder, std::mem::take(&mut early))?);

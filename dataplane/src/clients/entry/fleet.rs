@@ -193,7 +193,7 @@ impl Entry {
         }
     }
 
-    /// What is due of it (FLEET-7).
+    /// The counts that are due to be sent of it (FLEET-7).
     pub fn reports(
         &mut self,
         client: Client,

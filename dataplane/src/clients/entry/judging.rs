@@ -16,7 +16,7 @@ use super::Entry;
 use crate::clients::own_break;
 use crate::clients::terms::LookupRules;
 
-/// What of the settings and rules decides what is due, and what is broken.
+/// The settings and rules that decide which counts are due, and which limits are broken.
 #[derive(Clone, Copy)]
 pub struct Judging<'a> {
     /// The limits of the settings.
