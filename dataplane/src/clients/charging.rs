@@ -139,7 +139,7 @@ impl Charging {
     ) -> Option<Refused<'a>> {
         if let Some(crawler) = counted.crawler {
             return self
-                .without_bans()
+                .of_client(true)
                 .charge_crawler(entry, limits, counted, crawler, now);
         }
         let (rules, other_site) = (counted.limits, counted.other_site);
@@ -185,11 +185,15 @@ impl Charging {
         None
     }
 
-    /// The same where no limit of the settings bans.
+    /// What holds for a client: no limit of the settings bans a verified crawler (CRAWL-4).
     #[must_use]
-    pub const fn without_bans(self) -> Self {
+    pub const fn of_client(self, is_crawler: bool) -> Self {
         Self {
-            on_limit: OnLimit::Refuse,
+            on_limit: if is_crawler {
+                OnLimit::Refuse
+            } else {
+                self.on_limit
+            },
             ..self
         }
     }

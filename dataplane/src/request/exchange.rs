@@ -197,13 +197,9 @@ impl Exchange {
         self.limit_hit = Some(exceeded.limit);
         self.worker.counters.limit_hit(exceeded.limit);
         if exceeded.first {
-            let percent = match exceeded.limit {
-                LimitHit::Window(kind) if kind.counts_bytes() => self.decision.bytes_percent,
-                _ => self.decision.limit_percent,
-            };
-            let percent = percent.map_or(100, |applied| applied.percent);
-            let rule = self.decision.rule.as_ref();
-            let offence = outcome::offence(exceeded, percent, rule);
+            let decision = &self.decision;
+            let percents = [decision.limit_percent, decision.bytes_percent];
+            let offence = outcome::offence(exceeded, percents, decision.rule.as_ref());
             self.offend(offence, can_ban);
         }
     }
@@ -388,10 +384,8 @@ impl Exchange {
                 let rules = &worker.rules;
                 let (limits, wall_ms) = (entry.limits(&rules.terms), ended.wall_ms);
                 let other_site = identity.other_site;
-                let charging = match decision.claims.verified() {
-                    Some(_) => rules.charging.without_bans(),
-                    None => rules.charging,
-                };
+                let is_crawler = decision.claims.verified().is_some();
+                let charging = rules.charging.of_client(is_crawler);
                 worker.table.changed(identity.client, entry);
                 charging.charge_bytes(entry, &limits, wall_ms, bytes, other_site)
             });

@@ -21,7 +21,6 @@ use std::task::Poll;
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, LOCATION};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
-use weir_shared::clock::Now;
 use weir_shared::handover::{self, Body, OwnRequest, OwnResponse};
 use weir_shared::health::Health;
 use weir_shared::path;
@@ -33,9 +32,7 @@ use crate::relay::delivery::Reply;
 use crate::relay::forward;
 use crate::request::body::{ClientBody, discard};
 use crate::request::exchange::Exchange;
-use crate::request::identity::{
-    Identity, Sender, X_FORWARDED_FOR, X_REQUEST_ID, identify, request_id,
-};
+use crate::request::identity::{Identity, X_FORWARDED_FOR, X_REQUEST_ID, identify, request_id};
 use crate::request::ladder::{Asked, Decision, Refusal, Verdict, is_health_check};
 use crate::request::record::Refused;
 use crate::request::refuse::{Dropped, RefusalText, method_not_allowed, refuse, refuse_client};
@@ -62,10 +59,13 @@ pub fn judge(worker: &Rc<Worker>, downstream: &Rc<Downstream>, head: Head<impl F
     if is_health_check(&head.method, head.path()) {
         return Judged::Health(health(worker, downstream, &head));
     }
-    let settings = &worker.in_force.settings.identity;
-    let identity = identify(downstream.sender(), settings, &head, head.known);
-    if head.known.forwarded_for {
-        warn_of_forgotten_proxy(worker, downstream, &head, now);
+    let (sender, settings) = (downstream.sender(), &worker.in_force.settings.identity);
+    let identity = identify(sender, settings, &head, head.known);
+    if head.known.forwarded_for
+        && !sender.is_proxy
+        && let Some(line) = head.values_of(&X_FORWARDED_FOR).next_back()
+    {
+        worker.forgotten_proxy.note(sender.peer, line, now.wall_ms);
     }
     let decision = worker.decide(&Asked::of(&head, &identity, true), now);
     let websocket = fields::asks_for_websocket(&head);
@@ -186,14 +186,6 @@ fn next_step(exchange: &mut Exchange) -> Step {
         Step::Redirect(port)
     } else {
         Step::Forward
-    }
-}
-
-/// CLIENT-7, where there is an `X-Forwarded-For`.
-fn warn_of_forgotten_proxy(worker: &Worker, downstream: &Downstream, head: &impl Fields, now: Now) {
-    let Sender { peer, is_proxy, .. } = downstream.sender();
-    if !is_proxy && let Some(line) = head.values_of(&X_FORWARDED_FOR).next_back() {
-        worker.forgotten_proxy.note(peer, line, now.wall_ms);
     }
 }
 

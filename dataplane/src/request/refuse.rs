@@ -41,14 +41,8 @@ pub async fn refuse(
         exchange.finish(refusal.action());
         return Err(Dropped);
     };
-    let says = Says {
-        status,
-        retry_seconds: retry_ms.map(retry_after_seconds),
-        waits: refusal.waits(),
-    };
-    let is_page = wants_page(&exchange.head);
-    let said = say(says, is_page, worker, &exchange.request_id);
-    let mut response = said.into_response(&exchange.request_id);
+    let (head, id) = (&exchange.head, &exchange.request_id);
+    let mut response = say(worker, &refusal, (status, retry_ms), head, id).into_response(id);
     exchange.downstream.shorten_idle();
     // A banned netblock keeps no more connections than it may (CONN-3).
     if refusal.is_of_the_client() && exchange.downstream.slot.gives_way_to_ban() {
@@ -75,13 +69,8 @@ pub fn refuse_client(
         refused.finish(refusal.action(), None, 0);
         return Err(Dropped);
     };
-    let says = Says {
-        status,
-        retry_seconds: retry_ms.map(retry_after_seconds),
-        waits: refusal.waits(),
-    };
-    let is_page = wants_page(refused.head);
-    let mut said = say(says, is_page, worker, &refused.request_id);
+    let (head, id) = (refused.head, &refused.request_id);
+    let mut said = say(worker, refusal, (status, retry_ms), head, id);
     refused.downstream.shorten_idle();
     said.closes = refused.downstream.slot.gives_way_to_ban();
     // The body of an answer to HEAD is not sent.
@@ -90,11 +79,6 @@ pub fn refuse_client(
     let content_type = said.content_type.clone();
     refused.finish(refusal.action(), Some((status, content_type)), bytes);
     Ok(said)
-}
-
-/// Whether a refusal is a page for people (TELL-1).
-fn wants_page(head: &impl Fields) -> bool {
-    prefers_html(head.values_of(&ACCEPT))
 }
 
 /// A refusal in words, in no form of HTTP yet.
@@ -173,18 +157,25 @@ impl RefusalText {
     }
 }
 
-/// A refusal in words: a page for people, or a document.
-fn say(says: Says, is_page: bool, worker: &Worker, request_id: &HeaderValue) -> RefusalText {
-    let Says {
-        status,
-        retry_seconds,
-        ..
-    } = says;
-    let (content_type, body) = if is_page {
+/// A refusal in words: a page for people, or a document (TELL-1).
+fn say(
+    worker: &Worker,
+    refusal: &Refusal,
+    (status, retry_ms): (StatusCode, Option<u64>),
+    head: &impl Fields,
+    request_id: &HeaderValue,
+) -> RefusalText {
+    let retry_seconds = retry_ms.map(retry_after_seconds);
+    let (content_type, body) = if prefers_html(head.values_of(&ACCEPT)) {
         let id = request_id.to_str().unwrap_or_default();
         let page = worker.refusal_page.load();
         (HTML, page.fill(status.as_u16(), id, retry_seconds))
     } else {
+        let says = Says {
+            status,
+            retry_seconds,
+            waits: refusal.waits(),
+        };
         let detail = || says.waits.then(|| detail(status, retry_seconds));
         let document = worker.last_refusal.with(says, detail, request_id);
         (problem::PROBLEM_JSON, document)
