@@ -9,7 +9,7 @@ use weir_controlplane::certificates::Certificates;
 use weir_controlplane::lookup::Lookups;
 use weir_controlplane::request_log::RequestLog;
 use weir_controlplane::{About, Events, Faults, Feeds, LiveRules, StartState, StateFiles, Wiring};
-use weir_dataplane::clients::fleet::Counts;
+use weir_dataplane::clients::control_plane::Counts;
 use weir_dataplane::clients::table::Table;
 use weir_dataplane::{Bound, Counting, InForce, Records, UpstreamBound, explaining};
 use weir_shared::clock::Clock;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use weir_shared::ban::{Cause, Scope};
-use weir_shared::client::{Client, fold};
+use weir_shared::client::fold;
 use weir_shared::clock::{Clock, Now};
 use weir_shared::explain::{
     ExemptBy, Explain, Explanation, Outcome, Question, RuleElsewhere, RuleUsage, Usage,
@@ -21,8 +21,8 @@ use weir_shared::units::retry_after_seconds;
 use weir_shared::verdict::Group;
 use weir_shared::window::{PerSpan, RuleSpan, Window};
 
+use crate::clients::RuleWindow;
 use crate::clients::entry::Entry;
-use crate::clients::in_fleet::RuleWindow;
 use crate::clients::shared_counts::Sharing;
 use crate::clients::table::Table;
 use crate::request::identity::Who;
@@ -31,7 +31,7 @@ use crate::request::ladder::{
     is_health_check,
 };
 use crate::request::outcome::Responses;
-use crate::worker::settings::InForce;
+use crate::worker::InForce;
 
 /// The function that the control plane calls.
 pub fn explaining(
@@ -158,7 +158,8 @@ pub fn explain(
         exempt: exempt.filter(|_| !health),
         claim: claim.cloned(),
         counted: decision.counted && !health,
-        known: known(snapshot, table, client, now),
+        known: (snapshot.rules.remembers_after())
+            .is_some_and(|after| table.is_known(client, after, now)),
         trusted: table.known().trusts(client, now),
         rule_limits,
         jails,
@@ -169,15 +170,6 @@ pub fn explain(
         limit_percent: counting.and_then(|decision| decision.limit_percent),
         bytes_percent: counting.and_then(|decision| decision.bytes_percent),
         next_ban: by_limits.map(|target| expiry_of_next_ban(rules, snapshot, target, now)),
-    })
-}
-
-/// Whether a client is known to a limit (SHARE-4).
-fn known(snapshot: &Snapshot, table: &Table, client: Client, now: Now) -> bool {
-    snapshot.rules.remembers_after().is_some_and(|after| {
-        let standing = table.get(client, |entry| entry.standing());
-        standing.is_some_and(|standing| standing.is_known(after, now.wall_ms))
-            || table.known().knows(client, after, now.wall_ms)
     })
 }
 

@@ -8,12 +8,13 @@
 //! A folder for each noun; each uses only those below it, but for what `worker::mod` shares:
 //!
 //! - `worker`: one thread. `threads` starts and stops them, `listeners` are theirs, `accept` takes
-//!   connections within `limits`. `mod` is what its requests share: `settings`, `clock`,
-//!   `counters`, `events`, `request_id`.
-//! - `conn`: one client connection, below HTTP. `serve` is its way from accept to close.
-//! - `http1::server`, `http2`: its requests, one after the other or each a stream.
+//!   connections within `limits`. `mod` is what its requests share, under one set of settings:
+//!   `clock`, `counters`, `events`, `request_id`.
+//! - `conn`: one client connection, below HTTP.
+//! - `http1::server`: its way from accept to close, and its requests, one after the other.
+//!   `http2`: each stream is a request.
 //! - `request`: one request, top to bottom. `identity` says who the client is, `ladder` decides,
-//!   `refuse` and `endpoints` answer, `exchange` holds it until it is charged, counted and logged.
+//!   `refuse` answers, `exchange` holds it until it is charged, counted and logged.
 //! - `relay`: there and back between client and application. `upstream`: the application.
 //! - `clients`: the client table.
 //! - `message`: heads and fields, of no version of HTTP and of no socket. The rest of `http1`:
@@ -82,6 +83,5 @@ pub use request::{identity, ladder};
 pub use upstream::bound::UpstreamBound;
 pub use worker::events::{Records, RefusedLines};
 pub use worker::listeners::{BindError, Bound, Listening, Passed, SocketFile, can_be_bound};
-pub use worker::settings::InForce;
 pub use worker::threads::{Counting, DataPlane};
-pub use worker::{Parts, Stop};
+pub use worker::{InForce, Parts, Stop};

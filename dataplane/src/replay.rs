@@ -255,12 +255,8 @@ impl Replay {
         if !exceeded.first {
             return;
         }
-        let percent = match exceeded.limit {
-            LimitHit::Window(kind) if kind.counts_bytes() => decision.bytes_percent,
-            _ => decision.limit_percent,
-        };
-        let percent = percent.map_or(100, |applied| applied.percent);
-        let offence = outcome::offence(exceeded, percent, decision.rule.as_ref());
+        let percents = [decision.limit_percent, decision.bytes_percent];
+        let offence = outcome::offence(exceeded, percents, decision.rule.as_ref());
         self.offend(decided, offence, can_ban);
     }
 
@@ -349,10 +345,8 @@ impl Replay {
             }
             let bytes = outcome.charged_bytes?;
             let (limits, wall_ms) = (entry.limits(&self.rules.terms), now.wall_ms);
-            let charging = match decision.claims.verified() {
-                Some(_) => self.rules.charging.without_bans(),
-                None => self.rules.charging,
-            };
+            let is_crawler = decision.claims.verified().is_some();
+            let charging = self.rules.charging.of_client(is_crawler);
             charging.charge_bytes(entry, &limits, wall_ms, bytes, decided.other_site)
         };
         let exceeded = if decision.counted {

@@ -18,12 +18,12 @@ use weir_shared::rules::{
 };
 use weir_shared::settings::{LimitSettings, OnLimit};
 use weir_shared::verdict::{LimitHit, LimitKind, Limits};
-use weir_shared::window::Span;
+use weir_shared::window::{PerSpan, Span};
 
 use crate::clients::entry::{Entry, Exceeded};
-use crate::clients::limits::{Bucket, BucketSize};
 use crate::clients::shared_counts::{Full, Sharing};
 use crate::clients::table::Table;
+use crate::clients::{Bucket, BucketSize, charge_windows, own_break};
 
 /// A request under way ends nobody knows when: the shortest time that `Retry-After` can name.
 const SOON_MS: u64 = 1000;
@@ -39,7 +39,7 @@ pub struct Charging {
     pub max_under_way: Option<u32>,
 }
 
-/// What of a request decides which limits count it, and what follows.
+/// The parts of a request that decide which limits count it, and whether a ban follows.
 #[derive(Clone, Copy, Default)]
 pub struct Counted<'a> {
     /// The limits of rules.json that it matches, which come after the six.
@@ -65,23 +65,20 @@ pub struct Refused<'a> {
     pub shared: Option<SharedKey>,
 }
 
-impl From<Exceeded> for Refused<'_> {
+impl<'a> Refused<'a> {
     /// By a limit of the settings.
-    fn from(exceeded: Exceeded) -> Self {
+    const fn of(exceeded: Exceeded) -> Self {
         Self {
             exceeded,
             rule: None,
             shared: None,
         }
     }
-}
 
-impl<'a> Refused<'a> {
     const fn by(rule: &'a Arc<Rule>, exceeded: Exceeded) -> Self {
         Self {
-            exceeded,
             rule: Some(rule),
-            shared: None,
+            ..Self::of(exceeded)
         }
     }
 
@@ -112,13 +109,8 @@ fn full_quotas<'a>(entry: &Entry, limit: &'a Limit, now: Now) -> impl Iterator<I
         let mut window = entry.rule_window(&limit.rule, quota.span);
         let fits_in_ms = window.fits_in(quota.span, now.wall_ms, quota.limit, 1);
         window.add(quota.span, now.wall_ms, 1);
-        let exceeded = Exceeded {
-            limit: LimitHit::Rule(quota.span),
-            value: quota.limit,
-            bans: false,
-            first: false,
-            fits_in_ms,
-        };
+        let hit = LimitHit::Rule(quota.span);
+        let exceeded = Exceeded::refusing(hit, quota.limit, fits_in_ms);
         let over = window.is_over(quota.span, now.wall_ms, quota.limit);
         over.then(|| Refused::by(&limit.rule, exceeded))
     })
@@ -147,18 +139,18 @@ impl Charging {
     ) -> Option<Refused<'a>> {
         if let Some(crawler) = counted.crawler {
             return self
-                .without_bans()
+                .of_client(true)
                 .charge_crawler(entry, limits, counted, crawler, now);
         }
         let (rules, other_site) = (counted.limits, counted.other_site);
         let mut over: Option<Refused<'a>> = None;
         if self.on_limit == OnLimit::Ban {
             let exceeded = entry.charge_request(limits, now.wall_ms, other_site);
-            over = exceeded.map(Refused::from);
+            over = exceeded.map(Refused::of);
             let is_held_back = entry.may_be_over_bytes() || entry.is_known_to_jails();
             // Mostly nothing else is bounded but what is under way.
             if self.bucket.is_none() && rules.is_empty() && !is_held_back {
-                return over.or_else(|| self.concurrent(entry).map(Refused::from));
+                return over.or_else(|| self.concurrent(entry).map(Refused::of));
             }
         }
         for Limit { rule, quotas, .. } in rules.iter().filter(bans) {
@@ -193,11 +185,15 @@ impl Charging {
         None
     }
 
-    /// The same where no limit of the settings bans.
+    /// What holds for a client: no limit of the settings bans a verified crawler (CRAWL-4).
     #[must_use]
-    pub const fn without_bans(self) -> Self {
+    pub const fn of_client(self, is_crawler: bool) -> Self {
         Self {
-            on_limit: OnLimit::Refuse,
+            on_limit: if is_crawler {
+                OnLimit::Refuse
+            } else {
+                self.on_limit
+            },
             ..self
         }
     }
@@ -220,13 +216,9 @@ impl Charging {
             return Some(refused);
         }
         let sharing = counted.sharing.as_ref();
-        let full = sharing.and_then(|sharing| sharing.take_crawler(crawler, now));
-        if let Some(full) = full {
-            let shared = None;
-            return Some(Refused {
-                shared,
-                ..Refused::together(entry, full)
-            });
+        if let Some(full) = sharing.and_then(|sharing| sharing.take_crawler(crawler, now)) {
+            let refused = Refused::together(entry, full);
+            return Some(Refused::by(&crawler.rule, refused.exceeded));
         }
         self.take(entry, counted, now);
         None
@@ -253,7 +245,7 @@ impl Charging {
         let of_rules = of_rules.filter(|limit| refuses(limit, is_crawler));
         let of_rules = of_rules.flat_map(|limit| full_quotas(entry, limit, now));
         let of_jails = full_jail(entry, counted, now);
-        let all = of_client.map(Refused::from).chain(of_rules).chain(of_jails);
+        let all = of_client.map(Refused::of).chain(of_rules).chain(of_jails);
         all.reduce(|first, next| {
             let waits = first.exceeded.fits_in_ms.zip(next.exceeded.fits_in_ms);
             let fits_in_ms = waits.map(|(wait, other)| wait.max(other));
@@ -267,24 +259,16 @@ impl Charging {
 
     fn concurrent(&self, entry: &Entry) -> Option<Exceeded> {
         let max = self.max_under_way?;
-        (entry.under_way() >= max).then_some(Exceeded {
-            limit: LimitHit::Concurrent,
-            value: max.into(),
-            bans: false,
-            first: false,
-            fits_in_ms: Some(SOON_MS),
-        })
+        let exceeded = Exceeded::refusing(LimitHit::Concurrent, max.into(), Some(SOON_MS));
+        (entry.under_way() >= max).then_some(exceeded)
     }
 
     fn second(&self, entry: &Entry, now: Now) -> Option<Exceeded> {
         let size = self.bucket?;
         let wait_ns = entry.bucket()?.at(size, now.mono_ns).wait_ns(size);
-        (wait_ns > 0).then(|| Exceeded {
-            limit: LimitHit::Second,
-            value: size.per_second.into(),
-            bans: false,
-            first: false,
-            fits_in_ms: Some(wait_ns.div_ceil(1_000_000)),
+        (wait_ns > 0).then(|| {
+            let wait_ms = Some(wait_ns.div_ceil(1_000_000));
+            Exceeded::refusing(LimitHit::Second, size.per_second.into(), wait_ms)
         })
     }
 
@@ -340,6 +324,56 @@ impl Charging {
     }
 }
 
+impl Entry {
+    /// Charges one request (LIMIT-1, LIMIT-2); names the shortest window that is over. Every window
+    /// counts, also one whose limit is off: the counts outlive a change of settings.
+    ///
+    /// A ban follows only where the client's own requests are over the limit, and this is one of
+    /// them: what another site asks for bans nobody (RULE-8).
+    pub fn charge_request(
+        &mut self,
+        limits: &Limits,
+        wall_ms: u64,
+        other_site: bool,
+    ) -> Option<Exceeded> {
+        if other_site {
+            let part = &mut self.other_sites_mut().requests;
+            charge_windows(part, &PerSpan::default(), wall_ms, 1);
+        }
+        let over = charge_windows(&mut self.requests, &limits.requests, wall_ms, 1)?;
+        let part = self.other_sites().map(|part| &part.requests);
+        let own = own_break(over, &self.requests, part, &limits.requests, wall_ms)
+            .filter(|_| !other_site);
+        let (span, limit) = own.unwrap_or(over);
+        let window = self.requests.get(span);
+        let fits_in_ms = window.fits_in(span, wall_ms, limit, 1);
+        let hit = LimitHit::Window(LimitKind::requests(span));
+        Some(self.exceeded(hit, limit, fits_in_ms, own.is_some()))
+    }
+
+    /// Charges the bytes of one request whose answer has ended (LIMIT-5); as for requests.
+    pub fn charge_bytes(
+        &mut self,
+        limits: &Limits,
+        wall_ms: u64,
+        bytes: u64,
+        other_site: bool,
+    ) -> Option<Exceeded> {
+        if other_site {
+            let part = &mut self.other_sites_mut().bytes;
+            charge_windows(part, &PerSpan::default(), wall_ms, bytes);
+        }
+        let over = charge_windows(&mut self.bytes, &limits.bytes, wall_ms, bytes)?;
+        self.set_over_bytes(true);
+        let part = self.other_sites().map(|part| &part.bytes);
+        let own =
+            own_break(over, &self.bytes, part, &limits.bytes, wall_ms).filter(|_| !other_site);
+        let (span, limit) = own.unwrap_or(over);
+        let hit = LimitHit::Window(LimitKind::bytes(span));
+        Some(self.exceeded(hit, limit, None, own.is_some()))
+    }
+}
+
 /// The windows of bytes that are over where limits ban: of a client that was not banned for it.
 fn full_bytes(entry: &mut Entry, limits: &Limits, now: Now) -> [Option<Exceeded>; 6] {
     if !entry.may_be_over_bytes() {
@@ -377,12 +411,9 @@ fn full_window(entry: &Entry, limits: &Limits, kind: LimitKind, now: Now) -> Opt
     };
     let (span, mut window) = (kind.span(), *windows.get(kind.span()));
     window.add(span, now.wall_ms, amount);
-    window.is_over(span, now.wall_ms, limit).then(|| Exceeded {
-        limit: LimitHit::Window(kind),
-        value: limit,
-        bans: false,
-        first: false,
-        fits_in_ms: windows.get(span).fits_in(span, now.wall_ms, limit, amount),
+    window.is_over(span, now.wall_ms, limit).then(|| {
+        let fits_in_ms = windows.get(span).fits_in(span, now.wall_ms, limit, amount);
+        Exceeded::refusing(LimitHit::Window(kind), limit, fits_in_ms)
     })
 }
 

@@ -6,11 +6,11 @@ use weir_shared::clock::Now;
 use weir_shared::lookup::{AsNumber, Country, Lookup, Origin};
 use weir_shared::rules::{Jail, Quota, Rule, RuleKind};
 use weir_shared::table::{OtherSites, RuleCount};
-use weir_shared::verdict::{Counts, LimitHit, LimitKind, Limits};
+use weir_shared::verdict::{Counts, LimitHit, Limits};
 use weir_shared::window::{PerSpan, RuleSpan, Window};
 
-use crate::clients::limits::{self, Bucket, BucketSize};
 use crate::clients::terms::{Further, LookupRules, Meaning, Terms};
+use crate::clients::{Bucket, BucketSize, estimates};
 
 pub mod fleet;
 pub mod further;
@@ -101,60 +101,12 @@ impl Entry {
         generation < self.reset_generation
     }
 
-    /// Charges one request (LIMIT-1, LIMIT-2); names the shortest window that is over. Every window
-    /// counts, also one whose limit is off: the counts outlive a change of settings.
-    ///
-    /// A ban follows only where the client's own requests are over the limit, and this is one of
-    /// them: what another site asks for bans nobody (RULE-8).
-    pub fn charge_request(
-        &mut self,
-        limits: &Limits,
-        wall_ms: u64,
-        other_site: bool,
-    ) -> Option<Exceeded> {
-        if other_site {
-            let part = &mut self.other_sites_mut().requests;
-            limits::charge(part, &PerSpan::default(), wall_ms, 1);
-        }
-        let over = limits::charge(&mut self.requests, &limits.requests, wall_ms, 1)?;
-        let part = self.other_sites().map(|part| &part.requests);
-        let own = limits::own_break(over, &self.requests, part, &limits.requests, wall_ms);
-        let own = own.filter(|_| !other_site);
-        let (span, limit) = own.unwrap_or(over);
-        let window = self.requests.get(span);
-        let fits_in_ms = window.fits_in(span, wall_ms, limit, 1);
-        let hit = LimitHit::Window(LimitKind::requests(span));
-        Some(self.exceeded(hit, limit, fits_in_ms, own.is_some()))
-    }
-
-    /// Charges the bytes of one request whose answer has ended (LIMIT-5); as for requests.
-    pub fn charge_bytes(
-        &mut self,
-        limits: &Limits,
-        wall_ms: u64,
-        bytes: u64,
-        other_site: bool,
-    ) -> Option<Exceeded> {
-        if other_site {
-            let part = &mut self.other_sites_mut().bytes;
-            limits::charge(part, &PerSpan::default(), wall_ms, bytes);
-        }
-        let over = limits::charge(&mut self.bytes, &limits.bytes, wall_ms, bytes)?;
-        self.set_over_bytes(true);
-        let part = self.other_sites().map(|part| &part.bytes);
-        let own = limits::own_break(over, &self.bytes, part, &limits.bytes, wall_ms);
-        let own = own.filter(|_| !other_site);
-        let (span, limit) = own.unwrap_or(over);
-        let hit = LimitHit::Window(LimitKind::bytes(span));
-        Some(self.exceeded(hit, limit, None, own.is_some()))
-    }
-
-    /// What of the windows other sites asked for, if any.
+    /// The part of the windows that other sites asked for, if any.
     pub fn other_sites(&self) -> Option<&OtherSites> {
         self.further.as_ref()?.other_sites.as_deref()
     }
 
-    fn other_sites_mut(&mut self) -> &mut OtherSites {
+    pub(super) fn other_sites_mut(&mut self) -> &mut OtherSites {
         self.further().other_sites.get_or_insert_default()
     }
 
@@ -187,7 +139,7 @@ impl Entry {
         }
     }
 
-    /// What is left of the client's bucket; none while it is full.
+    /// The client's bucket; none while it is full.
     pub fn bucket(&self) -> Option<Bucket> {
         self.further.as_ref()?.bucket
     }
@@ -275,13 +227,9 @@ impl Entry {
             }
             let own = count.window.without(count.other_sites, span, wall_ms);
             let would_ban = !other_site && is_over(own, 1) && !is_over(own, 0);
-            (!would_ban).then(|| Exceeded {
-                limit: LimitHit::Rule(span),
-                value: limit,
-                bans: false,
-                first: false,
-                fits_in_ms: count.window.fits_in(span, wall_ms, limit, 1),
-            })
+            let fits_in_ms = count.window.fits_in(span, wall_ms, limit, 1);
+            let full = Exceeded::refusing(LimitHit::Rule(span), limit, fits_in_ms);
+            (!would_ban).then_some(full)
         })
     }
 
@@ -336,14 +284,14 @@ impl Entry {
     /// What was used of each window.
     pub fn counts(&self, wall_ms: u64) -> Counts {
         Counts {
-            requests: limits::estimates(&self.requests, wall_ms),
+            requests: estimates(&self.requests, wall_ms),
             bytes: self.byte_counts(wall_ms),
         }
     }
 
     /// What was used of the byte windows alone.
     pub fn byte_counts(&self, wall_ms: u64) -> PerSpan<u64> {
-        limits::estimates(&self.bytes, wall_ms)
+        estimates(&self.bytes, wall_ms)
     }
 
     /// What holds for the client now; none where nothing but the plain limits does.
@@ -472,10 +420,24 @@ pub struct Exceeded {
     pub fits_in_ms: Option<u64>,
 }
 
+impl Exceeded {
+    /// One that refuses, and bans nobody.
+    pub const fn refusing(limit: LimitHit, value: u64, fits_in_ms: Option<u64>) -> Self {
+        Self {
+            limit,
+            value,
+            bans: false,
+            first: false,
+            fits_in_ms,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::clients::known::Standing;
+    use weir_shared::verdict::LimitKind;
 
     const NOW: u64 = 1_795_276_800_000;
 

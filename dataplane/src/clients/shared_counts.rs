@@ -23,7 +23,7 @@ use weir_shared::settings::OnLimit;
 use weir_shared::table::SharedRefusal;
 use weir_shared::window::RuleSpan;
 
-use crate::clients::in_fleet::RuleWindow;
+use crate::clients::RuleWindow;
 use crate::clients::known::{KnownClients, Standing};
 use count::{Count, earliest, latest};
 

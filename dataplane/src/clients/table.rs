@@ -5,12 +5,12 @@
 //! dashmap guard held across an `.await` would deadlock.
 //!
 //! Which client was seen longest ago is found without a list that every request would have to
-//! touch. Each entry has the time it was last seen; the admission (`admission.rs`) keeps a short
-//! queue of the oldest, taken in one pass over the table. An entry that was seen since has another
-//! time than the queue holds, and is skipped: whatever is not in the queue is younger than all of
-//! it. One pass serves [`CANDIDATES`] evictions, so an eviction costs a constant number of visits.
+//! touch. Each entry has the time it was last seen; the admission keeps a short queue of the
+//! oldest, taken in one pass over the table. An entry that was seen since has another time than the
+//! queue holds, and is skipped: whatever is not in the queue is younger than all of it. One pass
+//! serves [`CANDIDATES`] evictions, so an eviction costs a constant number of visits.
 
-use std::net::IpAddr;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -19,27 +19,18 @@ use ahash::RandomState;
 use arc_swap::ArcSwapOption;
 use crossbeam_channel::Sender;
 use dashmap::DashMap;
+use weir_shared::ban::FleetNote;
 use weir_shared::client::Client;
 use weir_shared::clock::Now;
-use weir_shared::fleet::ValueHash;
-use weir_shared::lookup::Lookup;
-use weir_shared::netblock::Netblock;
-use weir_shared::proof::NamesAnswer;
-use weir_shared::rules::MAX_NAMES;
-use weir_shared::table::{
-    ClientRow, ClientTable, KnownRow, MAX_CLIENTS, MAX_RULE_COUNTS, OtherSites, RuleCount,
-    SharedCountsUse, SharedRefusal, SharedRow,
-};
-use weir_shared::units::Time;
-use weir_shared::window::{PerSpan, Span};
+use weir_shared::event::Offence;
+use weir_shared::netblock::PrefixLengths;
+use weir_shared::rules::{Rule, Sent};
+use weir_shared::table::MAX_CLIENTS;
 
-use crate::clients::admission::{Admission, Network};
+use crate::clients::BucketSize;
 use crate::clients::entry::Entry;
 use crate::clients::known::KnownClients;
-use crate::clients::limits::BucketSize;
-use crate::clients::shared_counts::SharedCounts;
-
-mod sharing;
+use crate::clients::shared_counts::{SharedCounts, Sharing};
 
 /// How many of the oldest clients one pass over the table finds. A fifth of the table: five visits
 /// an eviction.
@@ -53,24 +44,20 @@ const SHARDS: usize = 256;
 /// monotonic time.
 const SEEN_BASE: u64 = 1 << 32;
 
-/// Netblocks with at most this many clients are summed client by client, wider ones by a pass over
-/// the table.
-const FEW_CLIENTS: u64 = 1024;
-
 /// The clients that are kept.
 pub struct Table {
     /// Keyed with random state: nobody outside can aim at one shard.
     map: DashMap<Client, Entry, RandomState>,
     admission: Mutex<Admission>,
-    capacity: usize,
+    pub(super) capacity: usize,
     /// The size of the clients' buckets: one that is full again is given back.
-    bucket: ArcSwapOption<BucketSize>,
+    pub(super) bucket: ArcSwapOption<BucketSize>,
     /// What clients count together; a copy that is only asked has those of its original.
     shared: Arc<SharedCounts>,
     /// Who is known; a copy that is only asked has those of its original.
     known: Arc<KnownClients>,
     /// Takes clients that counted something; none where nothing is shared with other instances.
-    fleet: OnceLock<Sender<Client>>,
+    pub(super) fleet: OnceLock<Sender<Client>>,
     /// It is a copy: nothing is counted in what it shares with its original.
     only_asks: bool,
     /// Written under the admission lock; read by metrics, where a moment's delay does not matter
@@ -132,6 +119,36 @@ impl Table {
         &self.known
     }
 
+    /// What clients count together.
+    pub fn shared(&self) -> &SharedCounts {
+        &self.shared
+    }
+
+    /// What a request of a client, with these fields, is to the counts that clients share.
+    pub fn sharing<'a>(
+        &'a self,
+        client: Client,
+        prefixes: PrefixLengths,
+        sent: &'a dyn Sent,
+    ) -> Sharing<'a> {
+        Sharing {
+            counts: &self.shared,
+            known: &self.known,
+            client,
+            prefixes,
+            sent,
+            only_asks: self.only_asks,
+        }
+    }
+
+    /// Whether a client is known after this time, by its history or from before it was dropped
+    /// (SHARE-4).
+    pub fn is_known(&self, client: Client, after: Duration, now: Now) -> bool {
+        let standing = self.get(client, |entry| entry.standing());
+        standing.is_some_and(|standing| standing.is_known(after, now.wall_ms))
+            || self.known.knows(client, after, now.wall_ms)
+    }
+
     /// Marks the client as seen now, admitting it if it is new, and hands its entry to `work`.
     pub fn touch<R>(&self, client: Client, now: Now, work: impl FnOnce(&mut Entry) -> R) -> R {
         if let Some(mut entry) = self.map.get_mut(&client) {
@@ -175,14 +192,16 @@ impl Table {
         self.touch(client, now, work)
     }
 
-    /// Clients kept now.
-    pub fn len(&self) -> u64 {
-        self.len.load(Ordering::Relaxed)
+    /// Hands every entry to `work`, shard by shard.
+    pub fn each(&self, mut work: impl FnMut(Client, &mut Entry)) {
+        for mut entry in self.map.iter_mut() {
+            work(*entry.key(), entry.value_mut());
+        }
     }
 
-    /// Whether no client is kept.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
+    /// How many clients are kept now.
+    pub fn kept(&self) -> u64 {
+        self.len.load(Ordering::Relaxed)
     }
 
     /// Clients dropped for the bound since the start.
@@ -190,7 +209,23 @@ impl Table {
         self.evicted.load(Ordering::Relaxed)
     }
 
-    fn admission(&self) -> MutexGuard<'_, Admission> {
+    /// Something of a client was counted that other instances are to know.
+    #[inline]
+    pub fn changed(&self, client: Client, entry: &mut Entry) {
+        if let Some(fleet) = self.fleet.get() {
+            entry.name_to(fleet, client);
+        }
+    }
+
+    /// Who has counted how much of what a client broke; none where no other instance has. How many
+    /// instances there are the control plane adds.
+    pub fn fleet_note(&self, client: Client, offence: &Offence, now: Now) -> Option<FleetNote> {
+        self.fleet.get()?;
+        self.get(client, |entry| entry.fleet_note(offence, now))
+            .flatten()
+    }
+
+    pub(super) fn admission(&self) -> MutexGuard<'_, Admission> {
         // A panic under this lock leaves a queue that is at worst too short; the next pass mends
         // it.
         self.admission
@@ -204,7 +239,7 @@ impl Table {
         if self.map.contains_key(&client) {
             return;
         }
-        while self.map_len() >= self.capacity {
+        while self.kept() >= self.capacity as u64 {
             self.evict(admission, wall_ms);
         }
         self.map.insert(client, entry);
@@ -212,8 +247,25 @@ impl Table {
         self.len.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn map_len(&self) -> usize {
-        usize::try_from(self.len.load(Ordering::Relaxed)).unwrap_or(usize::MAX)
+    /// Puts in a client that comes from a file, as `fill` makes it. This process has not seen it:
+    /// it stands before all clients that were seen, in the order of the calls.
+    pub(super) fn put_older(&self, client: Client, fill: impl FnOnce(&mut Entry)) {
+        let mut admission = self.admission();
+        admission.from_file = (admission.from_file + 1).min(SEEN_BASE - 1);
+        let seen_ns = admission.from_file;
+        let mut entry = Entry::new(seen_ns, 0);
+        fill(&mut entry);
+        self.admit(&mut admission, client, entry, None);
+        admission.note_old(seen_ns, client);
+    }
+
+    /// Drops a client, which is not remembered.
+    pub(super) fn remove(&self, client: Client) {
+        let mut admission = self.admission();
+        if self.map.remove(&client).is_some() {
+            admission.note_out(client);
+            self.len.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     /// Drops the client that was seen longest ago: of the network that has more than its share, of
@@ -232,8 +284,9 @@ impl Table {
             };
             let dropped = (self.map).remove_if(&client, |_, entry| entry.seen_ns == seen_ns);
             if let Some((_, entry)) = dropped {
-                if let Some(wall_ms) = wall_ms {
-                    self.remember(client, &entry, wall_ms);
+                // One that is known by now is remembered (SHARE-4).
+                if let Some(wall_ms) = wall_ms.filter(|_| !self.only_asks) {
+                    self.known.remember(client, || entry.standing(), wall_ms);
                 }
                 admission.note_out(client);
                 self.len.fetch_sub(1, Ordering::Relaxed);
@@ -277,222 +330,156 @@ fn mark_seen(entry: &mut Entry, now: Now) {
     entry.last_seen_ms = now.wall_ms;
 }
 
-fn row(client: Client, entry: &Entry) -> ClientRow {
-    let [requests, bytes] = entry.own_windows();
-    ClientRow {
-        client,
-        first_seen: Time(entry.first_seen_ms),
-        last_seen: Time(entry.last_seen_ms),
-        lookup: entry.lookup.clone(),
-        passed: entry.passed,
-        refused: entry.refused,
-        requests,
-        bytes,
-        rules: entry.own_rule_counts(),
-        other_sites: (entry.other_sites().copied())
-            .filter(|part| *part != OtherSites::default())
-            .map(Box::new),
-        first_passed: entry.first_passed_ms().map(Time),
+/// A network may have one client in so many of the table before its own go first.
+const SHARE: usize = 4;
+
+/// An IPv4 /16 or an IPv6 /48.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+enum Network {
+    V4(u16),
+    V6(u64),
+}
+
+impl Network {
+    const fn of(client: Client) -> Self {
+        match client {
+            Client::V4(bits) => Self::V4((bits >> 16) as u16),
+            // A client is a /64: its upper half is kept.
+            Client::V6(bits) => Self::V6(bits >> 16),
+        }
     }
 }
 
-impl Table {
-    /// Counts that come from a file, those of one rule with one name in memory. What is over the
-    /// bounds of rules.json is of rules that are gone.
-    fn counts_of_file(&self, mut counts: Vec<RuleCount>) -> Vec<RuleCount> {
-        if counts.is_empty() {
-            return counts;
-        }
-        let rules = &mut self.admission().rules_of_file;
-        counts.truncate(MAX_RULE_COUNTS);
-        counts.retain_mut(|count| {
-            if let Some(known) = rules.iter().find(|rule| **rule == count.rule) {
-                count.rule = Arc::clone(known);
-                return true;
-            }
-            if rules.len() == MAX_NAMES {
-                rules.retain(|rule| Arc::strong_count(rule) > 1);
-            }
-            let has_room = rules.len() < MAX_NAMES;
-            if has_room {
-                rules.push(Arc::clone(&count.rule));
-            }
-            has_room
-        });
-        counts
-    }
+/// The oldest clients at the time of a pass over the table, oldest first, with the time they were
+/// last seen then.
+type Queue = VecDeque<(u64, Client)>;
+
+/// Who goes first where the table is full (LIMIT-7, LIMIT-9): the client that was seen longest ago,
+/// of a network that has more than a quarter of the table before all others. A network of this size
+/// is cheap to have, and must not push everybody else out.
+pub(super) struct Admission {
+    capacity: usize,
+    /// The oldest of all.
+    oldest: Queue,
+    /// Clients of each network.
+    counts: HashMap<Network, usize, RandomState>,
+    /// Networks with more than their share: fewer than [`SHARE`].
+    over: Vec<Network>,
+    /// The oldest clients of networks that have, or had, more than their share: at most [`SHARE`],
+    /// which is how many can be about to.
+    oldest_of: Vec<(Network, Queue)>,
+    /// Clients put in from a file so far.
+    from_file: u64,
+    /// Rules of which clients from a file have counts: each once, however many have.
+    pub(super) rules_of_file: Vec<Arc<Rule>>,
 }
 
-impl ClientTable for Table {
-    fn reset(&self, client: Client, banned: Netblock, generation: u64, began_ms: u64) {
-        let epoch_ms = self.fleet.get().map(|_| began_ms);
-        self.get(client, |entry| entry.reset(generation, epoch_ms));
-        self.shared.forget_netblock_of(client, banned, epoch_ms);
-    }
-
-    fn seen_since(&self, wall_ms: u64) -> u64 {
-        let all = self.map.iter();
-        all.filter(|entry| entry.value().last_seen_ms >= wall_ms)
-            .count() as u64
-    }
-
-    fn release(&self, client: Client) {
-        self.get(client, Entry::release);
-    }
-
-    fn row(&self, client: Client) -> Option<ClientRow> {
-        self.map.get(&client).map(|entry| row(client, &entry))
-    }
-
-    fn rows(&self) -> Vec<ClientRow> {
-        // Some megabytes: neither grown step by step nor copied to be sorted.
-        let mut rows: Vec<(u64, ClientRow)> = Vec::with_capacity(self.map.len());
-        let each = self.map.iter();
-        rows.extend(each.map(|entry| (entry.value().seen_ns, row(*entry.key(), entry.value()))));
-        rows.sort_unstable_by_key(|(seen_ns, row)| (*seen_ns, row.last_seen, row.client));
-        rows.into_iter().map(|(_, row)| row).collect()
-    }
-
-    fn forget_idle(&self, now: Now) {
-        let size = self.bucket.load().as_deref().copied();
-        for mut entry in self.map.iter_mut() {
-            entry.forget_idle(size, now);
+impl Admission {
+    fn new(capacity: usize) -> Self {
+        Self {
+            capacity,
+            oldest: Queue::new(),
+            counts: HashMap::default(),
+            over: Vec::new(),
+            oldest_of: Vec::new(),
+            from_file: 0,
+            rules_of_file: Vec::new(),
         }
     }
 
-    /// A client that comes from a file was not seen by this process: it stands before all that
-    /// were, in the order of the calls.
-    fn put(&self, row: ClientRow) {
-        let counts = self.counts_of_file(row.rules);
-        let fill = |entry: &mut Entry| {
-            entry.first_seen_ms = row.first_seen.0;
-            entry.last_seen_ms = row.last_seen.0;
-            entry.passed = row.passed;
-            entry.refused = row.refused;
-            entry.requests = row.requests;
-            entry.bytes = row.bytes;
-            entry.set_rule_counts(counts.clone());
-            entry.set_other_sites(row.other_sites.clone());
-            entry.set_first_passed(row.first_passed.map(|at| at.0));
-            entry.set_over_bytes(row.bytes != PerSpan::default());
-            // How old this answer is the file does not say: it holds, and is asked for again.
-            match &row.lookup {
-                Some(lookup) => entry.attach(Arc::clone(lookup), 0),
-                None => entry.forget_lookup(),
-            }
-            if self.fleet.get().is_some() {
-                entry.is_sent();
-            }
-        };
-        if self.get(row.client, fill).is_some() {
-            return;
-        }
-        let mut admission = self.admission();
-        admission.from_file = (admission.from_file + 1).min(SEEN_BASE - 1);
-        let mut entry = Entry::new(admission.from_file, 0);
-        fill(&mut entry);
-        self.admit(&mut admission, row.client, entry, None);
-        let seen_ns = admission.from_file;
-        admission.note_old(seen_ns, row.client);
+    fn is_over(&self, count: usize) -> bool {
+        count.saturating_mul(SHARE) > self.capacity
     }
 
-    fn forget(&self, client: Client) {
-        let mut admission = self.admission();
-        if self.map.remove(&client).is_some() {
-            admission.note_out(client);
-            self.len.fetch_sub(1, Ordering::Relaxed);
+    /// A client is in the table from now on.
+    fn note_in(&mut self, client: Client) {
+        let network = Network::of(client);
+        let count = self.counts.entry(network).or_default();
+        *count += 1;
+        let count = *count;
+        if self.is_over(count) && !self.over.contains(&network) {
+            self.over.push(network);
         }
     }
 
-    fn answer(&self, client: Client, lookup: Arc<Lookup>, until_ns: u64) {
-        self.get(client, |entry| entry.attach(lookup, until_ns));
-    }
-
-    fn ask_again(&self, client: Client, again_ns: u64) {
-        self.get(client, |entry| entry.ask_again(again_ns));
-    }
-
-    fn names(&self, address: IpAddr, answer: NamesAnswer) {
-        self.get(Client::of(address), |entry| {
-            entry.set_names(address, answer);
+    /// A client is in it no longer.
+    fn note_out(&mut self, client: Client) {
+        let network = Network::of(client);
+        let count = self.counts.get_mut(&network).map_or(0, |count| {
+            *count = count.saturating_sub(1);
+            *count
         });
-    }
-
-    fn forget_lookup(&self, client: Client) {
-        self.get(client, |entry| {
-            entry.forget_lookup();
-            entry.ask_again(0);
-        });
-    }
-
-    fn shared_use(&self, now_ms: u64) -> SharedCountsUse {
-        self.shared.usage(now_ms)
-    }
-
-    fn take_shared_refusals(&self) -> Vec<SharedRefusal> {
-        self.shared.take_refusals()
-    }
-
-    fn tell_values_by(&self, hash: ValueHash) {
-        self.shared.tell_values_by(hash);
-    }
-
-    fn shared_rows(&self) -> Vec<SharedRow> {
-        self.shared.rows()
-    }
-
-    fn put_shared(&self, row: SharedRow) {
-        self.shared.put(&row);
-    }
-
-    fn remember_after(&self, after: Option<Duration>) {
-        self.known.remember_after(after);
-    }
-
-    fn known_rows(&self) -> Vec<KnownRow> {
-        self.known.rows()
-    }
-
-    fn put_known(&self, row: KnownRow) {
-        self.known.put(row);
-    }
-
-    fn known_len(&self) -> u64 {
-        self.known.count()
-    }
-
-    fn netblock_requests(&self, netblock: Netblock, span: Span, now_ms: u64) -> u64 {
-        let estimate = |entry: &Entry| entry.requests.get(span).estimate(span, now_ms);
-        let prefix = netblock.net();
-        let free_bits = match prefix {
-            ipnet::IpNet::V4(v4) => 32 - u32::from(v4.prefix_len()),
-            ipnet::IpNet::V6(v6) => 64u32.saturating_sub(u32::from(v6.prefix_len())),
-        };
-        let clients = 1u64.checked_shl(free_bits).unwrap_or(u64::MAX);
-        if clients <= FEW_CLIENTS {
-            let first = Client::of(prefix.network());
-            return (0..clients)
-                .filter_map(|offset| {
-                    self.map
-                        .get(&nth_after(first, offset))
-                        .map(|entry| estimate(&entry))
-                })
-                .sum();
+        if count == 0 {
+            self.counts.remove(&network);
         }
-        self.map
+        if !self.is_over(count) {
+            self.over.retain(|over| *over != network);
+        }
+    }
+
+    /// The network with most clients, if that is more than its share.
+    fn over_share(&self) -> Option<Network> {
+        let over = self.over.iter().copied();
+        over.max_by_key(|network| (self.counts.get(network), *network))
+    }
+
+    /// The oldest clients that are known, of a network or of all.
+    fn queue(&mut self, of: Option<Network>) -> &mut Queue {
+        let Some(of) = of else {
+            return &mut self.oldest;
+        };
+        let known = self
+            .oldest_of
             .iter()
-            .filter(|entry| netblock.covers_client(*entry.key()))
-            .map(|entry| estimate(entry.value()))
-            .sum()
+            .position(|(network, _)| *network == of);
+        let at = known.unwrap_or_else(|| {
+            if self.oldest_of.len() == SHARE {
+                let counts = &self.counts;
+                let least = |(_, (network, _)): &(usize, &(Network, Queue))| counts.get(network);
+                let least = self.oldest_of.iter().enumerate().min_by_key(least);
+                let least = least.map_or(0, |(at, _)| at);
+                self.oldest_of.swap_remove(least);
+            }
+            self.oldest_of.push((of, Queue::new()));
+            self.oldest_of.len() - 1
+        });
+        #[expect(clippy::indexing_slicing, reason = "found there, or just put there")]
+        &mut self.oldest_of[at].1
+    }
+
+    /// Notes a client that came in older than others. Who is not in a queue is taken for younger
+    /// than all who are: an older one would be passed over until the next pass.
+    fn note_old(&mut self, seen_ns: u64, client: Client) {
+        let network = Network::of(client);
+        note_old(&mut self.oldest, seen_ns, client);
+        for (of, queue) in &mut self.oldest_of {
+            if *of == network {
+                note_old(queue, seen_ns, client);
+            }
+        }
+    }
+
+    /// Whether the counts are those of these clients.
+    #[cfg(test)]
+    fn check(&self, clients: &[Client]) {
+        let mut counts: HashMap<Network, usize, RandomState> = HashMap::default();
+        for client in clients {
+            *counts.entry(Network::of(*client)).or_default() += 1;
+        }
+        assert_eq!(self.counts, counts);
+        assert!(self.over.len() < SHARE && self.oldest_of.len() <= SHARE);
     }
 }
 
-fn nth_after(first: Client, offset: u64) -> Client {
-    match first {
-        Client::V4(bits) => {
-            Client::V4(bits.wrapping_add(u32::try_from(offset).unwrap_or(u32::MAX)))
-        }
-        Client::V6(bits) => Client::V6(bits.wrapping_add(offset)),
+fn note_old(queue: &mut Queue, seen_ns: u64, client: Client) {
+    let old = (seen_ns, client);
+    let at = queue.partition_point(|held| *held < old);
+    if at < queue.len() {
+        queue.insert(at, old);
+    }
+    // Those that were forgotten stay in the queue: it is bounded all the same.
+    if queue.len() > MAX_CLIENTS {
+        queue.clear();
     }
 }
 
@@ -500,8 +487,10 @@ fn nth_after(first: Client, offset: u64) -> Client {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use std::collections::{HashMap, HashSet, VecDeque};
+    use std::collections::HashSet;
+    use weir_shared::table::ClientTable as _;
     use weir_shared::verdict::Limits;
+    use weir_shared::window::Span;
 
     fn at(step: u64) -> Now {
         Now {
@@ -555,7 +544,7 @@ mod tests {
                 twin.seen(Client::V4(visit));
                 let kept: Vec<Client> = table.rows().into_iter().map(|row| row.client).collect();
                 prop_assert_eq!(&kept, &twin.list);
-                prop_assert_eq!(table.len() as usize, twin.list.len());
+                prop_assert_eq!(table.kept() as usize, twin.list.len());
             }
         }
 
@@ -620,7 +609,7 @@ mod tests {
         }
         let evicted = |other: &u32| table.row(Client::V4(other << 12)).is_none();
         assert_eq!((0..others).filter(evicted).count(), 0);
-        assert_eq!(table.len(), MAX_CLIENTS as u64);
+        assert_eq!(table.kept(), MAX_CLIENTS as u64);
     }
 
     /// LIMIT-7: 50,000 new clients with some old ones coming back: never more than 20,000 kept,
@@ -649,10 +638,10 @@ mod tests {
                         );
                     }
                 }
-                assert!(table.len() <= MAX_CLIENTS as u64);
+                assert!(table.kept() <= MAX_CLIENTS as u64);
             }
         }
-        assert_eq!(table.len(), MAX_CLIENTS as u64);
+        assert_eq!(table.kept(), MAX_CLIENTS as u64);
         let kept: HashSet<Client> = table.rows().into_iter().map(|row| row.client).collect();
         assert_eq!(kept, last_visit.keys().copied().collect());
     }
@@ -671,13 +660,13 @@ mod tests {
                             at(u64::from(visit)),
                             |_| (),
                         );
-                        assert!(table.len() <= 100);
+                        assert!(table.kept() <= 100);
                     }
                 });
             }
         });
         assert_eq!(table.rows().len(), 100);
-        assert_eq!(table.len(), 100);
+        assert_eq!(table.kept(), 100);
     }
 
     /// BAN-4: `netblock_requests` is the sum over the netblock's clients, for narrow and for wide
@@ -749,7 +738,7 @@ mod tests {
             for flood in 0..4 {
                 table.touch(Client::V4((flood + 9) << 16), later(10), |_| ());
             }
-            assert_eq!(table.len(), 4);
+            assert_eq!(table.kept(), 4);
             let known = |client| {
                 let now_ms = later(10).wall_ms;
                 table.known().knows(Client::V4(client), minute, now_ms)

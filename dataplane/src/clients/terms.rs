@@ -17,8 +17,7 @@ use weir_shared::table::{OtherSites, RuleCount};
 use weir_shared::verdict::{AppliedPercent, Limits};
 use weir_shared::window::{RuleSpan, Span, Window};
 
-use crate::clients::in_fleet::ClientInFleet;
-use crate::clients::limits::{Bucket, lowered};
+use crate::clients::{Bucket, ClientInFleet, lowered};
 
 /// What holds for a client whose lookup changes anything.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -169,7 +169,7 @@ impl Pipe {
         }
     }
 
-    /// The same at once, whatever the runtime knows of the socket.
+    /// Moves out of it what the socket takes, whatever the runtime knows of the socket.
     ///
     /// # Errors
     /// [`io::ErrorKind::WouldBlock`] where there is no room.
@@ -207,7 +207,7 @@ fn move_bytes(from: impl AsFd, to: impl AsFd, at_most: usize) -> io::Result<usiz
 /// A buffer, bytes: with 4 KiB that are written before it, two records of TLS. Encrypted they are
 /// held besides, until the client's socket takes them: together 64 KiB (CONN-1).
 pub const SIZE: usize = 2 * tls_record::CONTENT - 4 * 1024;
-/// What is read where much waits for the client already.
+/// Bytes that are read at once where much waits for the client already.
 const LITTLE: usize = 4 * 1024;
 /// Room that is left for a read at least.
 const LEAST: usize = 8 * 1024;
@@ -220,7 +220,7 @@ const MAX_TEXT: usize = 32 * 1024;
 
 /// The buffers of one worker.
 pub struct Buffers {
-    /// What is read goes here.
+    /// The buffer that connections are read into.
     reading: RefCell<BytesMut>,
     /// Full buffers of which parts are still on their way, the oldest first.
     waiting: RefCell<Vec<BytesMut>>,

@@ -100,7 +100,7 @@ pub async fn cut(counters: &Counters, downstream: &Downstream, ending: Ending) {
     if is_free && !downstream.interim().is_begun() {
         downstream.write_at_once(&last_words(response, downstream.cut_request()));
     }
-    // Whoever takes the place has it already: a client that does not close is not to hold another.
+    // Another connection has its place already. Waiting for the client to close would hold two.
     if ending == Ending::Displaced {
         return downstream.shutdown_write();
     }

@@ -4,7 +4,10 @@
 //! A timer costs a boxed sleep a request. Here a connection notes its deadlines as it goes on, and
 //! the worker's sweeper asks all of them on its tick.
 
+use weir_shared::settings::TimeoutSettings;
+
 use crate::conn::pace::{NEVER, Pace};
+use crate::worker::clock::nanos;
 
 /// Time-outs of a client connection, nanoseconds.
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +22,19 @@ pub struct Timeouts {
     pub send_ns: u64,
     /// `WAF_MIN_RATE`, bytes a second; with none `send_ns` ends the reading of a response.
     pub min_rate: Option<u64>,
+}
+
+impl Timeouts {
+    /// Those among the settings.
+    pub fn of(settings: &TimeoutSettings) -> Self {
+        Self {
+            head_ns: nanos(settings.header),
+            body_ns: nanos(settings.body),
+            idle_ns: nanos(settings.keepalive),
+            send_ns: nanos(settings.send),
+            min_rate: settings.min_rate,
+        }
+    }
 }
 
 /// How long a connection may be idle at most after a refusal or a health check (CONN-3).
@@ -254,8 +270,8 @@ impl Deadlines {
         }
     }
 
-    /// The system has no room, and what it takes from now on the client has taken: its pace is
-    /// looked at. Before that, what it takes fills its own buffers, which are megabytes.
+    /// The socket buffer is full. From here on, bytes that it accepts count as read by the client
+    /// (CONN-7). Before that they fill the system's buffers, which are megabytes.
     pub fn has_no_room(&mut self, now_ns: u64) {
         self.reading.wait(now_ns);
     }

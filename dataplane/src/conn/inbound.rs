@@ -1,5 +1,5 @@
-//! What was read of a client and is not taken, and how far the body of the current request has
-//! come.
+//! The bytes that were read of a client and are not taken, and how far the body of the current
+//! request has come.
 
 use bytes::Bytes;
 use http::HeaderMap;
@@ -8,11 +8,11 @@ use crate::http1::Malformed;
 use crate::http1::body::Decoder;
 use crate::message::Piece;
 
-/// What was read of a client and is not taken, and what is left of a body.
+/// The bytes that were read of a client and are not taken, and the rest of the current body.
 #[derive(Debug, Default)]
 pub struct Inbound {
     pub(super) bytes: Vec<u8>,
-    /// So many of them were taken.
+    /// How many of them were taken.
     pub(super) at: usize,
     /// Where they are the beginning of a head that is not whole, how far it has come.
     pub(super) begun: Option<HeadEnd>,
@@ -62,7 +62,7 @@ impl HeadEnd {
     }
 }
 
-/// What is left of the body of the current request.
+/// The rest of the body of the current request.
 #[derive(Debug, Default)]
 pub(super) enum Body {
     #[default]
@@ -84,7 +84,7 @@ impl Inbound {
 
     /// The next piece of the body in what is held; none where more has to be read.
     pub(super) fn next_piece(&mut self, framing: &mut usize) -> Result<Option<Piece>, Malformed> {
-        // What stands behind the body is the next head's.
+        // Bytes behind the body are the next head's.
         let is_over = match &self.body {
             Body::Ended => true,
             Body::Exact(_) => false,

@@ -8,7 +8,6 @@ pub mod inbound;
 pub mod pace;
 pub mod proxy_protocol;
 pub mod reading;
-pub mod serve;
 pub mod tls;
 pub mod transport;
 pub mod watch;
@@ -22,6 +21,7 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, Response};
 use tokio::net::TcpStream;
+use weir_shared::settings::IdentitySettings;
 
 use crate::conn::deadlines::{Deadlines, Timeouts};
 use crate::conn::inbound::{Inbound, Upload};
@@ -30,7 +30,6 @@ use crate::conn::watch::{Served, Watch};
 use crate::request::identity::{Sender, Who, written};
 use crate::worker::clock::{CoarseClock, nanos};
 use crate::worker::limits::ConnectionSlot;
-use crate::worker::settings::InForce;
 
 pub use crate::conn::watch::Ending;
 pub use crate::request::identity::{Arrival, PeerIs};
@@ -43,7 +42,7 @@ const CERTAIN: u64 = 8 * 1024;
 /// sweeper, all on one thread.
 pub struct Downstream {
     io: RefCell<Io>,
-    /// What was read of it and is not taken.
+    /// The bytes that were read of it and are not taken.
     inbound: RefCell<Inbound>,
     /// The address of the peer, folded to IPv4 where it stands for an IPv4 address.
     pub peer: IpAddr,
@@ -51,7 +50,7 @@ pub struct Downstream {
     peer_is: PeerIs,
     /// Whether what the peer says of clients is believed.
     trusted: Cell<bool>,
-    /// [`crate::worker::settings::InForce::id`] of the settings that its current request has.
+    /// [`crate::worker::InForce::id`] of the settings that its current request has.
     settings: Cell<u64>,
     /// `http` or `https`
     pub scheme: &'static str,
@@ -70,11 +69,11 @@ pub struct Downstream {
     written: Cell<u64>,
     /// Whether bytes of a response to the current request were written.
     answering: Cell<bool>,
-    /// It was found out whether the connection can be read from.
+    /// A read was tried: the runtime knows whether the socket is readable.
     probed: Cell<bool>,
     /// The client sent something behind the request that is being answered.
     sent_more: Cell<bool>,
-    /// Little is to be read of the application's body at a time.
+    /// The application's body is read in small pieces.
     reads_little: Cell<bool>,
     /// The id of the request that was cut.
     cut_request: OnceCell<HeaderValue>,
@@ -211,7 +210,7 @@ impl Downstream {
         self.watch.borrow_mut().served = if in_use { Served::Yes } else { Served::No };
     }
 
-    /// Whether what it holds for a request is to be given back: [`Watch::rests`].
+    /// Whether its task gives back what it holds for a request: [`Watch::rests`].
     pub fn rests(&self) -> bool {
         self.watch.borrow_mut().rests(self.clock.mono_ns())
     }
@@ -327,12 +326,11 @@ impl Downstream {
         }
     }
 
-    /// The next request has these settings.
-    pub fn take_settings(&self, settings: &InForce) {
-        if self.settings.replace(settings.id) != settings.id {
-            let identity = &settings.settings.identity;
+    /// The next request has the settings of this id.
+    pub fn take_settings(&self, id: u64, identity: &IdentitySettings, timeouts: &Timeouts) {
+        if self.settings.replace(id) != id {
             self.trusted.set(self.peer_is.trusted(self.peer, identity));
-            self.deadlines().set_timeouts(settings.timeouts);
+            self.deadlines().set_timeouts(*timeouts);
         }
     }
 }

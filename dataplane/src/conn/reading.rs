@@ -1,4 +1,4 @@
-//! What is read from a client's socket: heads and bodies.
+//! How heads and bodies are read from a client's socket.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -114,7 +114,7 @@ impl Downstream {
     }
 }
 
-/// What was found in the bytes at hand.
+/// The beginning of the bytes at hand.
 pub enum Looked<T> {
     /// The beginning of a head, and no more.
     Partial,
@@ -123,7 +123,7 @@ pub enum Looked<T> {
 }
 
 impl Inbound {
-    /// Takes so many bytes. What is empty is given back.
+    /// Takes `count` bytes. An empty buffer is given back.
     fn take(&mut self, count: usize) {
         self.at += count;
         if self.at >= self.bytes.len() {

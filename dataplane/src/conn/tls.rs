@@ -44,7 +44,7 @@ pub enum Advanced {
 /// A TLS session of the service.
 pub struct Session {
     connection: ServerConnection,
-    /// What was read before the session began.
+    /// The bytes that were read before the session began.
     early: Bytes,
     /// Nothing more comes from the socket.
     has_ended: bool,
@@ -230,7 +230,8 @@ impl Session {
         self.count(bufs, |session| session.poll_flush(stream, cx))
     }
 
-    /// The same past the runtime's readiness: pending where the socket has no room.
+    /// [`Self::poll_write_counted`] past the runtime's readiness: pending where the socket has no
+    /// room.
     pub fn push_counted(
         &mut self,
         stream: &TcpStream,
@@ -298,9 +299,15 @@ impl Session {
         stream: &mut TcpStream,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
+        let write =
+            |bufs: &[IoSlice<'_>]| match Pin::new(&mut *stream).poll_write_vectored(cx, bufs) {
+                Poll::Ready(written) => written,
+                Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
+            };
+        let unsent = &mut self.unsent;
+        let mut sink = Sink { write, unsent };
         while self.connection.wants_write() {
-            let unsent = &mut self.unsent;
-            match self.connection.write_tls(&mut Sink { stream, cx, unsent }) {
+            match self.connection.write_tls(&mut sink) {
                 Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 Ok(count) => self.sent += count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Poll::Pending,
@@ -313,12 +320,12 @@ impl Session {
     /// Writes all that was encrypted, past the runtime's readiness: pending where the socket has no
     /// room.
     pub fn push(&mut self, stream: &TcpStream) -> Poll<()> {
+        // The socket itself is asked.
+        let write = |bufs: &[IoSlice<'_>]| socket2::SockRef::from(stream).send_vectored(bufs);
+        let unsent = &mut self.unsent;
+        let mut sink = Sink { write, unsent };
         while self.connection.wants_write() {
-            let mut pushing = Pushing {
-                stream,
-                unsent: &mut self.unsent,
-            };
-            match self.connection.write_tls(&mut pushing) {
+            match self.connection.write_tls(&mut sink) {
                 Ok(count @ 1..) => self.sent += count,
                 // An error is found again by the write that follows.
                 Ok(_) | Err(_) => return Poll::Pending,
@@ -387,44 +394,18 @@ fn not_whole(bufs: &[IoSlice<'_>], mut taken: usize) -> usize {
 }
 
 /// The socket as rustls writes to it, a record a piece.
-struct Sink<'a, 'b> {
-    stream: &'a mut TcpStream,
-    cx: &'a mut Context<'b>,
+struct Sink<'a, W> {
+    write: W,
     unsent: &'a mut usize,
 }
 
-impl Write for Sink<'_, '_> {
+impl<W: FnMut(&[IoSlice<'_>]) -> io::Result<usize>> Write for Sink<'_, W> {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         self.write_vectored(&[IoSlice::new(buf)])
     }
 
     fn write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
-        let written = match Pin::new(&mut *self.stream).poll_write_vectored(self.cx, bufs) {
-            Poll::Ready(written) => written,
-            Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
-        };
-        *self.unsent = not_whole(bufs, *written.as_ref().unwrap_or(&0));
-        written
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-/// The socket, asked itself.
-struct Pushing<'a> {
-    stream: &'a TcpStream,
-    unsent: &'a mut usize,
-}
-
-impl Write for Pushing<'_> {
-    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        self.write_vectored(&[IoSlice::new(buf)])
-    }
-
-    fn write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
-        let written = socket2::SockRef::from(self.stream).send_vectored(bufs);
+        let written = (self.write)(bufs);
         *self.unsent = not_whole(bufs, *written.as_ref().unwrap_or(&0));
         written
     }

@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 
 use crate::conn::tls::Session;
 
-/// The byte stream of a client connection. What is plain pays one look at the option.
+/// The byte stream of a client connection. Without TLS it costs one look at the option.
 pub struct Io {
     /// None for a stream of HTTP/2, whose bytes go over its connection: whatever is asked of it
     /// here ends at once.
@@ -45,7 +45,7 @@ impl Io {
         self.stream.as_ref()
     }
 
-    /// What was agreed on to speak over TLS.
+    /// The protocol that was agreed on over TLS (ALPN).
     pub fn agreed(&self) -> Option<&[u8]> {
         self.tls.as_ref()?.agreed()
     }

@@ -59,7 +59,7 @@ const REST_NS: u64 = 100_000_000;
 pub enum Served {
     No,
     Yes,
-    /// The sweeper found the connection idle meanwhile: what is held is to be given back.
+    /// The sweeper found the connection idle: its task gives back what it holds.
     Idle,
 }
 
@@ -74,7 +74,7 @@ pub struct Watch {
     /// It lingers: whatever it was cut for, it gives way to others.
     pub lingers: bool,
     pub served: Served,
-    /// A write that waits is to be tried again until there is no room.
+    /// The task tries a write that waits again, until there is no room.
     pub retries: bool,
     /// Whose WebSocket it is, once it is one.
     pub tunnel_of: Option<Who>,
@@ -112,8 +112,8 @@ impl Watch {
         self.lingers && !matches!(self.ending, Ending::Idle | Ending::Abort)
     }
 
-    /// Whether the sweeper found it idle for a while, and it still is: what it holds for a request
-    /// is to be given back (CONN-1).
+    /// Whether the sweeper found it idle for a while, and it still is: its task gives back what it
+    /// holds for a request (CONN-1).
     pub fn rests(&mut self, now_ns: u64) -> bool {
         if self.served != Served::Idle {
             return false;

@@ -1,4 +1,4 @@
-//! What is written to a client's socket; and what a stream of HTTP/2 asks of its connection.
+//! How bytes are written to a client's socket; and what a stream of HTTP/2 asks of its connection.
 
 use std::io::{self, IoSlice};
 use std::rc::Rc;

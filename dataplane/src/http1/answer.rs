@@ -6,7 +6,7 @@ use std::task::{Context, Poll, ready};
 
 use http::header::{CONNECTION, CONTENT_LENGTH, DATE, TRANSFER_ENCODING};
 use http::response::Parts;
-use http::{Method, StatusCode, Version};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, Version};
 
 use crate::conn::Downstream;
 use crate::http1::response::HeadText;
@@ -15,6 +15,7 @@ use crate::message::fields::takes_trailers;
 use crate::message::{Form, Head};
 use crate::relay::delivery::{Frame, Piece, Reply, ResponseBody};
 use crate::request::refuse::RefusalText;
+use crate::worker::Worker;
 
 /// Pieces of a body smaller than this are copied, and written with what stands before them.
 const SMALL: usize = 4 * 1024;
@@ -92,7 +93,7 @@ pub struct Answer {
     piece: Option<Piece>,
     /// Where it ends in `text`, if it was copied there.
     copied: Option<usize>,
-    /// What stands behind the piece.
+    /// The framing behind the piece.
     behind: &'static [u8],
     /// The body has ended, and all of it is in `text` and `piece`.
     ended: bool,
@@ -121,23 +122,33 @@ impl Answer {
     /// Begins with a refusal of ours.
     pub fn refuse(
         &mut self,
+        worker: &Worker,
         said: &RefusalText,
         to: To,
-        request_id: &http::HeaderValue,
-        date: &str,
+        request_id: &HeaderValue,
     ) {
         self.text.reserve(512 + said.body.len());
         let line = (to.version(), to.connection());
-        said.write(request_id, date, line, &mut self.text);
+        worker.date.with(worker.clock.wall_ms(), |date, _| {
+            said.write(request_id, date, line, &mut self.text);
+        });
         if !to.is_head {
             self.text.extend_from_slice(&said.body);
         }
         self.closes = !to.keeps;
     }
 
-    /// Begins with the response `reply` to such a request. `rest` is to be written before it.
+    /// Begins with the response `reply` to such a request.
+    pub fn begin(&mut self, worker: &Worker, downstream: &Downstream, reply: Reply, to: To) {
+        let rest = downstream.interim().take_rest();
+        worker.date.with(worker.clock.wall_ms(), |date, _| {
+            self.begin_at(date, reply, to, rest);
+        });
+    }
+
+    /// Writes the head. `rest` is to be written before it.
     // long: the fields in one walk, and what follows from each
-    pub fn begin(&mut self, reply: Reply, mut to: To, rest: Vec<u8>, date: &str) {
+    fn begin_at(&mut self, date: &str, reply: Reply, mut to: To, rest: Vec<u8>) {
         let Reply {
             head,
             text,
@@ -211,7 +222,7 @@ impl Answer {
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), Broken>> {
         loop {
-            // What was taken of the body before waits to be written first.
+            // A piece that was taken before is written first.
             let takes = self.piece.is_none() && !self.ended && self.text.len() < SMALL;
             let waits = takes && self.take(cx)?.is_pending();
             ready!(self.poll_write(downstream, cx)).map_err(|_| Broken)?;
@@ -270,7 +281,7 @@ impl Answer {
         Ok(())
     }
 
-    fn end(&mut self, trailers: Option<&http::HeaderMap>) -> Result<(), Broken> {
+    fn end(&mut self, trailers: Option<&HeaderMap>) -> Result<(), Broken> {
         self.ended = true;
         let passes = self.takes_trailers;
         let ended = self.encoder.end(&mut self.text, trailers, |_| passes);
@@ -327,7 +338,7 @@ impl Answer {
             return;
         }
         let of_piece = match piece.pipe() {
-            // What was written of it is out of the pipe.
+            // The written bytes are out of the pipe.
             Some(_) => left,
             None => left.min(piece.remaining()),
         };

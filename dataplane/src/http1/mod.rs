@@ -171,7 +171,7 @@ fn make_small(name: &mut [u8]) {
 
 const WORD: usize = 8;
 
-/// The same of eight bytes: the high bit of each byte tells whether it is a large letter.
+/// Eight bytes with small letters. The high bit of each byte of `is_large` marks a large letter.
 const fn small(word: [u8; WORD]) -> [u8; WORD] {
     const EACH: u64 = u64::from_ne_bytes([1; WORD]);
     let word = u64::from_ne_bytes(word);

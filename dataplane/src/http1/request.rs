@@ -6,11 +6,12 @@
 use std::borrow::Cow;
 use std::mem::MaybeUninit;
 
+use http::uri::PathAndQuery;
 use http::{Method, Uri, Version};
 use httparse::{Header, Status};
 
 use crate::http1::{MAX_FIELDS, MAX_HEAD};
-use crate::message::fields::{self, decimal, has_token, is_host, naming_tokens};
+use crate::message::fields::{decimal, has_token, is_host, naming_tokens};
 use crate::message::{Head, Known, Read, RequestLength, is};
 
 /// Room for the fields of a head.
@@ -198,7 +199,7 @@ impl<'a> Target<'a> {
     /// Every other form, and every other byte, as the library reads them.
     fn of_uri(method: &Method, target: &str) -> Result<Self, BadRequest> {
         let uri = Uri::try_from(target).map_err(|_| BadRequest::Syntax)?;
-        if !fields::fits_method(&uri, method) {
+        if !fits_method(&uri, method) {
             return Err(BadRequest::Target);
         }
         let authority = match uri.authority() {
@@ -216,7 +217,7 @@ impl<'a> Target<'a> {
         let is_authority_alone = uri.authority().is_some() && uri.scheme().is_none();
         let text = match is_authority_alone {
             true => String::new(),
-            false => fields::origin_form(method, &uri).into_owned(),
+            false => origin_form(method, &uri).into_owned(),
         };
         Ok(Self {
             path: text.find('?').unwrap_or(text.len()),
@@ -236,4 +237,57 @@ fn is_plain(target: &[u8]) -> bool {
         matches!(byte, b'!'..=b'~') && !unusual
     };
     target.first() == Some(&b'/') && target.iter().all(is_plain)
+}
+
+/// Whether a method has a target of this form: `*` is for OPTIONS, an authority alone for CONNECT
+/// (RFC 9112 §3.2.3, §3.2.4). An authority would otherwise replace `Host`, and lead around a front
+/// end that routes by it.
+fn fits_method(uri: &Uri, method: &Method) -> bool {
+    if uri.authority().is_some() {
+        uri.scheme().is_some() || *method == Method::CONNECT
+    } else {
+        uri.path() != "*" || *method == Method::OPTIONS
+    }
+}
+
+/// The target the application is asked for: origin-form, or `*`.
+fn origin_form<'a>(method: &Method, uri: &'a Uri) -> Cow<'a, str> {
+    let target = uri.path_and_query().map_or("/", PathAndQuery::as_str);
+    if uri.authority().is_some() {
+        // RFC 9112 §3.2.4: OPTIONS of an origin without a path is OPTIONS of the whole server.
+        if *method == Method::OPTIONS && target == "/" && !has_path(uri) {
+            return Cow::Borrowed("*");
+        }
+        // A query may follow the authority at once.
+        if !target.starts_with('/') {
+            return Cow::Owned(format!("/{target}"));
+        }
+    }
+    Cow::Borrowed(target)
+}
+
+/// Whether an absolute target has a path. The library gives an absent one as a `/` of its own; one
+/// that was sent stands in memory where it stood in the head: right behind the authority.
+fn has_path(uri: &Uri) -> bool {
+    uri.authority().is_some_and(|authority| {
+        authority.as_str().as_bytes().as_ptr_range().end == uri.path().as_ptr()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_absolute_target_becomes_origin_form() {
+        let asked = |method, uri: &str| origin_form(&method, &uri.parse().unwrap()).to_string();
+        assert_eq!(asked(Method::GET, "http://user@example.org:81/a?b"), "/a?b");
+        assert_eq!(asked(Method::GET, "http://example.org"), "/");
+        assert_eq!(asked(Method::GET, "http://example.org#x"), "/");
+        assert_eq!(asked(Method::OPTIONS, "*"), "*");
+        // FORWARD-3
+        assert_eq!(asked(Method::OPTIONS, "http://example.org"), "*");
+        assert_eq!(asked(Method::OPTIONS, "http://example.org/"), "/");
+        assert_eq!(asked(Method::OPTIONS, "http://example.org?a"), "/?a");
+    }
 }

@@ -97,10 +97,10 @@ pub struct HeadReader {
 }
 
 impl HeadReader {
-    /// One that gives final heads as [`HeadText`] where they can be that.
-    pub fn of_text() -> Self {
+    /// One that gives final heads as maps, or `as_text` where they can be that ([`HeadText`]).
+    pub fn new(as_text: bool) -> Self {
         Self {
-            as_text: true,
+            as_text,
             ..Self::default()
         }
     }
@@ -225,7 +225,7 @@ fn write_text(
     said: &mut Said,
     (status, reason, method): (StatusCode, &str, &Method),
 ) -> Result<Option<HeadText>, Malformed> {
-    // What is added behind it fits too.
+    // With room for the fields that are added.
     let mut out = Vec::with_capacity(text.len() + 512);
     for part in ["HTTP/1.1 ", status.as_str(), " ", reason, "\r\n"] {
         out.extend_from_slice(part.as_bytes());
@@ -339,18 +339,9 @@ impl Said {
         if says_more { Note::Names } else { Note::Kept }
     }
 
+    /// Notes the length of the body and whether the connection is kept (RFC 9112 §6.3, §9.3).
     fn frame(&self, head: &mut ResponseHead, method: &Method) -> Result<(), Malformed> {
-        (head.length, head.keep_alive) = self.framing(head.status, head.version, method)?;
-        Ok(())
-    }
-
-    /// RFC 9112 §6.3, and §9.3 for the connection.
-    fn framing(
-        &self,
-        status: StatusCode,
-        version: Version,
-        method: &Method,
-    ) -> Result<(BodyLength, bool), Malformed> {
+        let (status, version) = (head.status, head.version);
         if self.chunked && version == Version::HTTP_10 {
             return Err(Malformed::TransferEncoding);
         }
@@ -359,7 +350,7 @@ impl Said {
         }
         let announces = self.chunked || self.content_length.is_some_and(|length| length > 0);
         let persists = !self.close && (version == Version::HTTP_11 || self.keep_alive);
-        Ok(match status.as_u16() {
+        (head.length, head.keep_alive) = match status.as_u16() {
             101 => (BodyLength::Empty, false),
             100..=199 if announces => return Err(Malformed::InterimBody),
             100..=199 => (BodyLength::Empty, persists),
@@ -374,7 +365,8 @@ impl Said {
                 Some(length) => (BodyLength::Exact(length), persists),
                 None => (BodyLength::UntilClose, false),
             },
-        })
+        };
+        Ok(())
     }
 }
 

@@ -1,26 +1,32 @@
-//! The requests of one connection of HTTP/1, one after the other: the next head, the response to
-//! it, kept or closed.
+//! One client connection from accept to close. Which protocol it speaks: `conn/handshake.rs` makes
+//! that of TLS, and `http2` answers the requests of HTTP/2. Over HTTP/1 its requests are answered
+//! here, one after the other: the next head, the response to it, kept or closed.
 //!
 //! A request's body is the only way to the next head, and every turn of the loop has taken a head
 //! (CONN-15).
 
 use std::future::poll_fn;
 use std::mem::MaybeUninit;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::{StatusCode, Version};
+use tokio::io::ReadBuf;
 use weir_shared::totals::ConnectionError;
 
 use crate::conn::close::{cut, linger};
+use crate::conn::handshake::{Handshaken, handshake};
 use crate::conn::proxy_protocol::{self, Foreign};
 use crate::conn::reading::Looked;
 use crate::conn::{Downstream, Ending};
 use crate::http1::MAX_FIELDS;
 use crate::http1::answer::{Answer, To};
 use crate::http1::request::{BadRequest, parse};
+use crate::http2;
+use crate::http2::flood::PREFACE;
 use crate::relay::delivery::Reply;
 use crate::relay::websocket::{self, Tunnel};
 use crate::request::body::{ClientBody, discard};
@@ -29,7 +35,97 @@ use crate::request::refuse::Dropped;
 use crate::request::{self, Judged, judge, problem};
 use crate::worker::{Current, Worker};
 
-/// What becomes of the connection.
+/// Serves one connection to its end. `early` was read already.
+pub async fn serve(current: Rc<Current>, downstream: Rc<Downstream>, early: Bytes) {
+    let has_panicked = {
+        let mut serving = pin!(serve_protocol(&current, &downstream, early));
+        poll_fn(|cx| {
+            // A bug of ours costs its connection, not the worker and all that it serves.
+            match catch_unwind(AssertUnwindSafe(|| serving.as_mut().poll(cx))) {
+                Ok(polled) => polled.map(|()| false),
+                Err(_) => Poll::Ready(true),
+            }
+        })
+        .await
+    };
+    if has_panicked {
+        Box::pin(cut(
+            &current.worker().counters,
+            &downstream,
+            Ending::Panicked,
+        ))
+        .await;
+    }
+}
+
+async fn serve_protocol(current: &Rc<Current>, downstream: &Rc<Downstream>, mut early: Bytes) {
+    if downstream.awaits_tls() {
+        if early.is_empty() && !downstream.is_used_again().await {
+            return;
+        }
+        let before = std::mem::take(&mut early);
+        let worker = current.worker();
+        let (handshakes, counters) = (&worker.handshakes, &worker.counters);
+        match handshake(handshakes, counters, downstream, before).await {
+            Handshaken::Ready if downstream.agreed_on_http2() => {
+                if downstream.is_used_again().await {
+                    return serve_http2(current, downstream, early).await;
+                }
+                return;
+            }
+            Handshaken::Ready => {}
+            Handshaken::Closed => return,
+            Handshaken::Rejected => return Box::pin(linger(downstream)).await,
+        }
+    } else if current.worker().in_force.settings.edge.h2c {
+        if early.is_empty() && !downstream.is_used_again().await {
+            return;
+        }
+        let (is_http2, read) = Box::pin(begins_with_http2(downstream, early)).await;
+        if is_http2 {
+            return serve_http2(current, downstream, read).await;
+        }
+        early = read;
+    }
+    serve_http1(current, downstream, early).await;
+}
+
+async fn serve_http2(current: &Rc<Current>, downstream: &Rc<Downstream>, early: Bytes) {
+    let (current, downstream) = (Rc::clone(current), Rc::clone(downstream));
+    Box::pin(http2::serve(current, downstream, early)).await;
+}
+
+/// Reads until it is clear whether a connection begins with HTTP/2; with what was read. `early` was
+/// read already. A connection that ends first, or is to end, begins with something else.
+async fn begins_with_http2(downstream: &Downstream, early: Bytes) -> (bool, Bytes) {
+    let mut read = early.to_vec();
+    loop {
+        let length = read.len().min(PREFACE.len());
+        if read.get(..length) != PREFACE.get(..length) {
+            return (false, read.into());
+        }
+        if length == PREFACE.len() {
+            return (true, read.into());
+        }
+        let mut more = [0; PREFACE.len()];
+        let count = poll_fn(|cx| {
+            downstream.note_waker(cx);
+            if downstream.ending().is_cut() {
+                return Poll::Ready(0);
+            }
+            let mut more = ReadBuf::new(more.get_mut(length..).unwrap_or_default());
+            let outcome = ready!(downstream.poll_read(cx, &mut more));
+            Poll::Ready(outcome.map_or(0, |()| more.filled().len()))
+        })
+        .await;
+        if count == 0 {
+            return (false, read.into());
+        }
+        read.extend_from_slice(more.get(length..length + count).unwrap_or_default());
+    }
+}
+
+/// How a burst of requests ended.
 enum Next {
     /// Nothing is under way, for a while already: what was held for a request is given back.
     Rest,
@@ -43,7 +139,7 @@ enum Next {
     WebSocket(Box<Tunnel>),
 }
 
-/// What was read.
+/// The beginning of the bytes that were read.
 enum Read {
     /// A request that is answered.
     Request(Box<Exchange>, To),
@@ -55,7 +151,7 @@ enum Read {
 
 /// Serves a connection of HTTP/1 to its end. `early` was read already. Between two requests no more
 /// is held than the socket (CONN-1).
-pub async fn serve(current: &Current, downstream: &Rc<Downstream>, early: Bytes) {
+async fn serve_http1(current: &Current, downstream: &Rc<Downstream>, early: Bytes) {
     downstream.put_back(early);
     // A new connection is read from at once: mostly its first request is there.
     let is_plain = !downstream.is_tls() && !current.worker().in_force.settings.edge.h2c;
@@ -69,7 +165,7 @@ pub async fn serve(current: &Current, downstream: &Rc<Downstream>, early: Bytes)
         // Boxed: an idle connection is not to hold its size.
         let next = Box::pin(serve_burst(current, downstream)).await;
         downstream.set_in_use(false);
-        // What follows is rare, or short.
+        // All of these arms are rare, or short.
         match next {
             Next::Rest => {}
             Next::Over => return,
@@ -134,7 +230,7 @@ async fn talk(current: &Current, downstream: &Rc<Downstream>) -> Next {
             if discard(ClientBody::Http1(Rc::clone(downstream))).await {
                 return Next::Closes;
             }
-            // What was read began no head: the next request is awaited from now on.
+            // The rest of the body began no head: the next request is awaited from now on.
             downstream.end_request();
         }
     }
@@ -171,18 +267,10 @@ async fn respond(
             reply.close();
         }
         let tunnel = reply.tunnel.take();
-        begin(answer, &worker, downstream, reply, to);
+        answer.begin(&worker, downstream, reply, to);
         Poll::Ready(Ok(tunnel))
     })
     .await
-}
-
-/// Begins with a response.
-fn begin(answer: &mut Answer, worker: &Worker, downstream: &Downstream, reply: Reply, to: To) {
-    let rest = downstream.interim().take_rest();
-    let now_ms = worker.clock.wall_ms();
-    let begin = |date: &str| answer.begin(reply, to, rest, date);
-    worker.date.with(now_ms, begin);
 }
 
 /// Waits for the next request.
@@ -219,29 +307,26 @@ fn look(
         Ok(None) => return Looked::Partial,
         Err(bad) => {
             let reply = refuse_bytes(&worker, downstream, bytes, bad);
-            begin(answer, &worker, downstream, reply, To::no_request());
+            answer.begin(&worker, downstream, reply, To::no_request());
             return Looked::Found(Read::Answered, bytes.len());
         }
     };
-    downstream.take_settings(&worker.in_force);
+    worker.in_force.apply_to(downstream);
     let to = To::of(&head, head.keeps && !downstream.is_last());
-    // Who is answered by the head alone may have sent a body all the same, which nobody reads: what
-    // follows is no request.
+    // A request that is answered by its head alone may have a body, which nobody reads: no request
+    // follows then.
     let keeps_unread = to.keeps && head.length.is_empty();
     let read = match judge(&worker, downstream, head) {
         Judged::Goes(exchange) => Read::Request(exchange, to),
         Judged::Refused(said, id) => {
-            let now_ms = worker.clock.wall_ms();
             let keeps = keeps_unread && !said.closes;
-            let to = To { keeps, ..to };
-            let refuse = |date: &str| answer.refuse(&said, to, &id, date);
-            worker.date.with(now_ms, refuse);
+            answer.refuse(&worker, &said, To { keeps, ..to }, &id);
             Read::Answered
         }
         Judged::Health(response) => {
             let keeps = keeps_unread;
-            let to = To { keeps, ..to };
-            begin(answer, &worker, downstream, Reply::own(response), to);
+            let reply = Reply::own(response);
+            answer.begin(&worker, downstream, reply, To { keeps, ..to });
             Read::Answered
         }
         Judged::Dropped => Read::Stop(Next::Over),

@@ -38,14 +38,14 @@ pub fn begin(
 ) {
     let worker = current.worker();
     let in_force = &worker.in_force;
-    streams.connection.take_settings(in_force);
+    in_force.apply_to(&streams.connection);
     streams.refused.take();
     let Some(stream) = streams.open(in_force.timeouts, size(&request)) else {
         streams.refused.give_back();
         // It may come again when others have ended.
         return sink.send_reset(Reason::REFUSED_STREAM);
     };
-    stream.downstream.take_settings(in_force);
+    in_force.apply_to(&stream.downstream);
     let output = Rc::clone(output);
     // Boxed: the runtime moves a task twice before it runs.
     tokio::task::spawn_local(Box::pin(run(worker, stream, output, request, sink)));
@@ -107,7 +107,7 @@ async fn talk(
     note_worth(&worker, stream, &response, is_check);
     let (mut head, body) = finish(&worker, stream, response, is_head).into_parts();
     let fields = &mut head.headers;
-    let date = || worker.date.value(worker.clock.wall_ms());
+    let date = || (worker.date).with(worker.clock.wall_ms(), |_, date| date.clone());
     fields.entry(DATE).or_insert_with(date);
     if let Some(id) = fields.get_mut(&X_REQUEST_ID) {
         // No two are alike: none is worth a place in the table of fields that both sides keep.

@@ -1,14 +1,17 @@
 //! What happens to header fields on their way through (CLIENT-4..6, RFC 9110 §7.6).
 //!
 //! Hop-by-hop fields, and those that `Connection` names, go first; only then are ours added, so
-//! that no client can have ours stripped. Trailer fields: `trailers.rs`.
+//! that no client can have ours stripped. Of the trailer fields none goes on whose name would be
+//! removed or replaced as a header field, in either spelling of dash and underscore (FORWARD-1,
+//! RFC 9110 §6.5.1).
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
-use http::header::{CONNECTION, CONTENT_LENGTH, FORWARDED, HOST, HeaderName, TE, UPGRADE};
-use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderValue, Method, Uri, Version};
+use http::header::{
+    AUTHORIZATION, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, FORWARDED, HOST, HeaderName,
+    MAX_FORWARDS, SET_COOKIE, TE, TRAILER, UPGRADE, WWW_AUTHENTICATE,
+};
+use http::{HeaderMap, HeaderValue, Method, Version};
 use weir_shared::lookup::{Lookup, Origin};
 use weir_shared::rules::is_read_as;
 
@@ -17,9 +20,9 @@ use crate::request::identity::{X_FORWARDED_FOR, X_FORWARDED_PROTO, X_REQUEST_ID}
 
 const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 /// `X-Client-ASN`
-pub const X_CLIENT_ASN: HeaderName = HeaderName::from_static("x-client-asn");
+const X_CLIENT_ASN: HeaderName = HeaderName::from_static("x-client-asn");
 /// `X-Client-Country`
-pub const X_CLIENT_COUNTRY: HeaderName = HeaderName::from_static("x-client-country");
+const X_CLIENT_COUNTRY: HeaderName = HeaderName::from_static("x-client-country");
 const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
 const UPGRADE_TOKEN: HeaderValue = HeaderValue::from_static("upgrade");
 
@@ -71,17 +74,6 @@ const fn length_bit(name: &str) -> u64 {
     1 << (if length < 63 { length } else { 63 })
 }
 
-/// Whether a method has a target of this form: `*` is for OPTIONS, an authority alone for CONNECT
-/// (RFC 9112 §3.2.3, §3.2.4). An authority would otherwise replace `Host`, and lead around a front
-/// end that routes by it.
-pub fn fits_method(uri: &Uri, method: &Method) -> bool {
-    if uri.authority().is_some() {
-        uri.scheme().is_some() || *method == Method::CONNECT
-    } else {
-        uri.path() != "*" || *method == Method::OPTIONS
-    }
-}
-
 /// A field's value as a number, if it is one.
 pub fn number(value: impl AsRef<[u8]>) -> Option<u64> {
     std::str::from_utf8(value.as_ref().trim_ascii())
@@ -126,51 +118,20 @@ const OF_HOST: [bool; 256] = {
     of_host
 };
 
-/// The target the application is asked for: origin-form, or `*`.
-pub fn origin_form<'a>(method: &Method, uri: &'a Uri) -> Cow<'a, str> {
-    let target = uri.path_and_query().map_or("/", PathAndQuery::as_str);
-    if uri.authority().is_some() {
-        // RFC 9112 §3.2.4: OPTIONS of an origin without a path is OPTIONS of the whole server.
-        if *method == Method::OPTIONS && target == "/" && !has_path(uri) {
-            return Cow::Borrowed("*");
-        }
-        // A query may follow the authority at once.
-        if !target.starts_with('/') {
-            return Cow::Owned(format!("/{target}"));
-        }
-    }
-    Cow::Borrowed(target)
-}
-
-/// Whether an absolute target has a path. The library gives an absent one as a `/` of its own; one
-/// that was sent stands in memory where it stood in the head: right behind the authority.
-fn has_path(uri: &Uri) -> bool {
-    uri.authority().is_some_and(|authority| {
-        authority.as_str().as_bytes().as_ptr_range().end == uri.path().as_ptr()
-    })
-}
-
 /// Whether a request asks for a WebSocket (RFC 6455 §4.1).
 pub fn asks_for_websocket(head: &Head<impl Form>) -> bool {
-    // One look for every other request.
-    if !head.known.upgrade {
-        return false;
-    }
-    let asks = |value: &[u8]| value.trim_ascii().eq_ignore_ascii_case(b"websocket");
-    head.method == Method::GET
+    // Every other request costs one look.
+    head.known.upgrade
+        && head.method == Method::GET
         && head.version == Version::HTTP_11
-        && head.values_of(&UPGRADE).next().is_some_and(asks)
-        && names(head, &CONNECTION, "upgrade")
+        && upgrades_to_websocket(head)
 }
 
-/// Whether an answer of 101 is that of a WebSocket.
-pub fn accepts_websocket(headers: &HeaderMap) -> bool {
-    headers.get(UPGRADE).is_some_and(|upgrade| {
-        upgrade
-            .as_bytes()
-            .trim_ascii()
-            .eq_ignore_ascii_case(b"websocket")
-    }) && names(headers, &CONNECTION, "upgrade")
+/// Whether the fields of a request, or of an answer of 101, are those of a WebSocket.
+pub fn upgrades_to_websocket(fields: &impl Fields) -> bool {
+    let is_websocket = |value: &[u8]| value.trim_ascii().eq_ignore_ascii_case(b"websocket");
+    fields.values_of(&UPGRADE).next().is_some_and(is_websocket)
+        && names(fields, &CONNECTION, "upgrade")
 }
 
 /// Whether a client takes trailer fields (RFC 9110 §6.5.1).
@@ -387,11 +348,6 @@ pub fn naming_tokens(line: &[u8]) -> impl Iterator<Item = &str> {
         })
 }
 
-fn connection_lines(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
-    let lines = headers.get_all(CONNECTION).into_iter();
-    lines.map(HeaderValue::as_bytes)
-}
-
 /// Whether a field is always of one hop (RFC 9110 §7.6.1). The length and the first letter tell
 /// most names apart at once.
 #[inline(always)]
@@ -415,7 +371,7 @@ fn strip_hop_by_hop(headers: &mut HeaderMap) {
     if headers.keys().find(is_of_one_hop).is_none() {
         return;
     }
-    for name in nominated(connection_lines(headers), headers.keys()) {
+    for name in nominated(headers.values_of(&CONNECTION), headers.keys()) {
         headers.remove(name);
     }
     // Most of these answers have one: each that is found costs a look over the names.
@@ -457,6 +413,79 @@ fn appended(client: &impl Fields, peer: &HeaderValue) -> Vec<u8> {
     }
     chain.extend_from_slice(peer.as_bytes());
     chain
+}
+
+/// Which trailer fields of a message go on.
+pub struct TrailerFilter {
+    /// The lines of `Connection` that name fields, with dashes for all other marks; usually none.
+    connection: Vec<Vec<u8>>,
+    /// Further fields that end here.
+    stripped: Option<Stripped>,
+}
+
+impl TrailerFilter {
+    /// For a message with these fields. `stripped` are the fields of a request that an untrusted
+    /// peer has no say in, or the field of an answer that reaches no client (APP-1).
+    pub fn of(fields: &impl Fields, stripped: Option<&Stripped>) -> Self {
+        let dashed = |byte: &u8| match byte {
+            b',' | b' ' | b'\t' => *byte,
+            byte if byte.is_ascii_alphanumeric() => *byte,
+            _ => b'-',
+        };
+        let lines = fields.values_of(&CONNECTION);
+        let naming = lines.filter(|line| naming_tokens(line).next().is_some());
+        Self {
+            connection: naming
+                .map(|line| line.iter().map(dashed).collect())
+                .collect(),
+            stripped: stripped.cloned(),
+        }
+    }
+
+    /// Removes what does not go on.
+    pub fn apply(&self, trailers: &mut HeaderMap) {
+        let dashed = |name: &HeaderName| {
+            HeaderName::try_from(read_as(name.as_str())).unwrap_or_else(|_| name.clone())
+        };
+        let names: Vec<(HeaderName, HeaderName)> = trailers
+            .keys()
+            .map(|name| (name.clone(), dashed(name)))
+            .collect();
+        let nominated = nominated(
+            self.connection.iter().map(Vec::as_slice),
+            names.iter().map(|(_, dashed)| dashed),
+        );
+        for (name, dashed) in names {
+            if self.stops(&dashed) || nominated.contains(&dashed) {
+                trailers.remove(name);
+            }
+        }
+    }
+
+    /// Whether a field ends here, its name written with dashes.
+    fn stops(&self, name: &HeaderName) -> bool {
+        is_of_one_hop(name.as_str())
+            || is_forwarding(name.as_str())
+            || (self.stripped.as_ref()).is_some_and(|stripped| stripped.has(name.as_str()))
+            || [
+                // Ours.
+                X_CLIENT_ASN,
+                X_CLIENT_COUNTRY,
+                X_REQUEST_ID,
+                // Framing and routing (RFC 9110 §6.5.1).
+                CONTENT_LENGTH,
+                TRAILER,
+                EXPECT,
+                HOST,
+                MAX_FORWARDS,
+                // Authentication.
+                AUTHORIZATION,
+                WWW_AUTHENTICATE,
+                COOKIE,
+                SET_COOKIE,
+            ]
+            .contains(name)
+    }
 }
 
 #[cfg(test)]
@@ -783,19 +812,6 @@ mod tests {
         assert!(!map.contains_key(TE));
     }
 
-    #[test]
-    fn an_absolute_target_becomes_origin_form() {
-        let asked = |method, uri: &str| origin_form(&method, &uri.parse().unwrap()).to_string();
-        assert_eq!(asked(Method::GET, "http://user@example.org:81/a?b"), "/a?b");
-        assert_eq!(asked(Method::GET, "http://example.org"), "/");
-        assert_eq!(asked(Method::GET, "http://example.org#x"), "/");
-        assert_eq!(asked(Method::OPTIONS, "*"), "*");
-        // FORWARD-3
-        assert_eq!(asked(Method::OPTIONS, "http://example.org"), "*");
-        assert_eq!(asked(Method::OPTIONS, "http://example.org/"), "/");
-        assert_eq!(asked(Method::OPTIONS, "http://example.org?a"), "/?a");
-    }
-
     /// CONN-9: of any number of names only those of fields that are there are kept, each once.
     #[test]
     fn thousands_of_nominations_are_as_many_as_fields() {
@@ -809,7 +825,7 @@ mod tests {
             ("x-3999", "1"),
             ("x-own", "1"),
         ]);
-        let found = nominated(connection_lines(&map), map.keys());
+        let found = nominated(map.values_of(&CONNECTION), map.keys());
         assert_eq!(found, ["x-17", "x-3999"]);
     }
 

@@ -4,7 +4,6 @@
 //! once it goes on.
 
 pub mod fields;
-pub mod trailers;
 
 use std::borrow::Cow;
 
@@ -161,7 +160,7 @@ pub trait Form: Fields {
     fn target(&self) -> &str;
     /// `Host`, or the host of an absolute target, which replaces it.
     fn host(&self) -> Option<&[u8]>;
-    /// The same as a text of its own. None where it is too large.
+    /// The head as a text of its own. None where it is too large.
     fn into_own(self) -> Option<Own>;
 }
 
@@ -365,7 +364,7 @@ impl Head<Own> {
 }
 
 impl<F: Form> Head<F> {
-    /// The same as a text of its own. None where it is too large.
+    /// The head as a text of its own. None where it is too large.
     pub fn into_own(self) -> Option<Head<Own>> {
         Some(Head {
             method: self.method,
@@ -388,7 +387,7 @@ impl<F: Form> Head<F> {
         self.target().get(..self.path).unwrap_or_default()
     }
 
-    /// What follows the `?`.
+    /// The query, without its `?`.
     pub fn query(&self) -> Option<&str> {
         self.target().get(self.path + 1..)
     }

@@ -14,7 +14,7 @@ use crate::conn::buffers::{self, Carried, Pipe};
 use crate::http1::Malformed;
 use crate::http1::response::HeadText;
 use crate::message;
-use crate::message::trailers::TrailerFilter;
+use crate::message::fields::TrailerFilter;
 use crate::relay::websocket::Tunnel;
 use crate::request::exchange::Exchange;
 use crate::request::problem;
@@ -135,7 +135,7 @@ impl Piece {
         }
     }
 
-    /// What is left of it; nothing where it is in a pipe.
+    /// The bytes that are left of it; none where they are in a pipe.
     pub fn bytes(&self) -> &[u8] {
         match &self.content {
             Content::Bytes(content) => content,
@@ -166,7 +166,7 @@ impl Piece {
         self.delivery.is_some()
     }
 
-    /// The client has so much more of it. What was moved is out of its pipe by then.
+    /// The client has `count` bytes more of it. Moved bytes are out of their pipe by then.
     pub fn advance(&mut self, count: usize) {
         if let Content::Bytes(content) = &mut self.content {
             content.advance(count);

@@ -1,57 +1,55 @@
 //! A request that the application answers: sent, sent again where that is safe, failed; its fields
-//! there and back, 101, 502, 503 and 504. Nothing is buffered whole.
+//! there and back, 101, 502, 503 and 504; what the answer means for the client. Nothing is buffered
+//! whole.
 
 pub mod delivery;
 pub mod websocket;
 
 use std::future::poll_fn;
+use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode, Version};
 use tokio::net::TcpStream;
+use weir_shared::ban::{Cause, Scope};
+use weir_shared::clock::Now;
+use weir_shared::event::Offence;
+use weir_shared::rules::Rule;
 use weir_shared::settings::RateLimitHeaders;
-use weir_shared::totals::ConnectionError;
+use weir_shared::totals::{ApplicationWord, ConnectionError};
 use weir_shared::units::retry_after_seconds;
-use weir_shared::verdict::Action;
+use weir_shared::verdict::{Action, Group};
 
+use crate::clients::charging::{Answered, Jailed};
+use crate::clients::entry::Entry;
 use crate::conn::deadlines::Deadlines;
 use crate::http1::response::ResponseHead;
 use crate::http1::{self, Encoder};
-use crate::message::fields::{self, ProxyFields};
-use crate::message::trailers::TrailerFilter;
+use crate::message::fields::{self, ProxyFields, TrailerFilter};
 use crate::relay::delivery::{Delivery, Piece, Reply, ResponseBody, UpstreamBody};
 use crate::relay::websocket::Tunnel;
+use crate::request::application::{Misunderstood, Said};
 use crate::request::body::{ClientBody, RequestBody};
 use crate::request::exchange::Exchange;
-use crate::request::problem;
+use crate::request::ladder::asking;
+use crate::request::{outcome, problem};
 use crate::upstream::bound::UpstreamSlot;
 use crate::upstream::pool::Pool;
-use crate::upstream::receiving::BodyReceiver;
+use crate::upstream::receiving::Received;
 use crate::upstream::{Attempt, Failure, NoResponse, Sending, body_failure, not_http};
 
 /// Forwards a request.
 pub async fn forward(mut exchange: Box<Exchange>, body: ClientBody) -> Reply {
     exchange.forwarded = true;
     let (head, downstream) = (&exchange.head, &exchange.downstream);
-    let trailers = || TrailerFilter::of_request(head, &exchange.worker.stripped);
+    let trailers = || TrailerFilter::of(head, Some(&exchange.worker.stripped));
     let limit = exchange.body_limit();
     let body = RequestBody::new(body, head.length, downstream, limit, trailers);
     match send(&exchange, body).await {
         Ok(received) => pass_on(exchange, received),
         Err(failure) => fail(exchange, failure),
     }
-}
-
-/// The application's response: its head, and the body still to come.
-struct Received {
-    head: ResponseHead,
-    /// The body, and the connection that it comes over.
-    body: BodyReceiver,
-    /// Microseconds it took to connect; none on a pooled connection.
-    connect_us: Option<u64>,
-    /// When the request had been written, on the monotonic clock; none if the response came before.
-    written_ns: Option<u64>,
 }
 
 /// Sends the request to the application and waits for the head of its response.
@@ -97,7 +95,9 @@ async fn send(exchange: &Exchange, mut body: RequestBody) -> Result<Received, Fa
         downstream.deadlines().got_upstream();
         let was_pooled = connect_us.is_none();
         match outcome {
-            Ok((head, early)) => return received(attempt, slot, head, early, connect_us),
+            Ok(came) => {
+                return Received::new(attempt, slot, came, connect_us).map_err(not_http);
+            }
             Err(NoResponse::Failed(failure)) => return Err(failure),
             // A pooled connection that closed under us: any other will do, a new one at the latest.
             Err(NoResponse::Unsent) if was_pooled => sending = attempt.sending,
@@ -111,25 +111,6 @@ async fn send(exchange: &Exchange, mut body: RequestBody) -> Result<Received, Fa
             }
         }
     }
-}
-
-/// The head came, and these bytes behind it.
-fn received(
-    attempt: Attempt,
-    slot: UpstreamSlot,
-    head: ResponseHead,
-    early: BytesMut,
-    connect_us: Option<u64>,
-) -> Result<Received, Failure> {
-    let written_ns = attempt.written_ns;
-    let rest = written_ns.is_none().then(|| Box::new(attempt.sending));
-    let body = BodyReceiver::new((attempt.stream, slot), &head, early, rest).map_err(not_http)?;
-    Ok(Received {
-        head,
-        body,
-        connect_us,
-        written_ns,
-    })
 }
 
 /// Makes a connection.
@@ -212,7 +193,7 @@ fn pass_on(mut exchange: Box<Exchange>, received: Received) -> Reply {
         written_ns,
     } = received;
     let switched = head.status == StatusCode::SWITCHING_PROTOCOLS;
-    if switched && !(exchange.websocket && fields::accepts_websocket(&head.headers)) {
+    if switched && !(exchange.websocket && fields::upgrades_to_websocket(&head.headers)) {
         // It is no answer: what it says of the client does not count (APP).
         tracing::warn!("the application switched protocols unasked");
         return fail(exchange, Failure::BadGateway);
@@ -222,7 +203,7 @@ fn pass_on(mut exchange: Box<Exchange>, received: Received) -> Reply {
     let may_have_trailers = body.remaining().is_none() && head.text.is_none();
     // A body of known length has no trailers, and who gets a text asks for none.
     let trailers = may_have_trailers
-        .then(|| TrailerFilter::of_answer(&head.headers, withheld.map(|field| &field.withheld)));
+        .then(|| TrailerFilter::of(&head.headers, withheld.map(|field| &field.withheld)));
     exchange.note_first_byte(connect_us, written_ns, head.status, said);
 
     let mut reply = reply(head);
@@ -235,11 +216,9 @@ fn pass_on(mut exchange: Box<Exchange>, received: Received) -> Reply {
         exchange.add_rate_limit_fields(&mut reply.head.headers);
     }
     if switched {
-        let idle_timeout = exchange.worker.websocket_idle_timeout;
         reply.tunnel = Some(Box::new(Tunnel {
             upstream: body,
             exchange,
-            idle_timeout,
         }));
         return reply;
     }
@@ -313,4 +292,138 @@ fn fail(mut exchange: Box<Exchange>, failure: Failure) -> Reply {
     }
     let left_unread = exchange.downstream.upload().is_unread();
     Reply::own(exchange.respond(response, action, left_unread))
+}
+
+// The application has answered: what its answer means for the client (RULE-4, RULE-9), and what it
+// says of it in a field (APP).
+impl Exchange {
+    /// Notes that the application's response has begun, and charges the jails that count it.
+    /// `written_ns` is when the request had been written, on the monotonic clock: nothing but the
+    /// application is waited for from then on (FORWARD-7).
+    fn note_first_byte(
+        &mut self,
+        connect_us: Option<u64>,
+        written_ns: Option<u64>,
+        status: StatusCode,
+        said: Option<Result<Option<Said>, Misunderstood>>,
+    ) {
+        let now = self.worker.clock.now();
+        let waited_ns = written_ns.map_or(0, |written| now.mono_ns.saturating_sub(written));
+        let first_byte_us = now.mono_ns.saturating_sub(self.started.mono_ns) / 1000;
+        self.durations.connect = connect_us;
+        self.durations.first_byte = Some(first_byte_us);
+        self.worker.counters.upstream(waited_ns / 1000);
+        self.worker.counters.response(status);
+        // In observe mode what enforce mode would have refused has no answer (CHECK-3).
+        let said = said.filter(|_| self.shadow_action.is_none());
+        self.said = said.and_then(|said| self.heard(said, now));
+        self.charge_jails(status, now);
+        self.obey(now);
+    }
+
+    /// What the application said of the client, if that was understood; counted and told (APP-5).
+    fn heard(&self, said: Result<Option<Said>, Misunderstood>, now: Now) -> Option<Box<Said>> {
+        let (worker, in_force) = (&self.worker, &self.worker.in_force);
+        let said = said.and_then(|said| {
+            let jails = |name: &str| {
+                worker.with_snapshot(|snapshot| {
+                    (snapshot.rules.every_jail()).any(|jail| jail.rule.name == name)
+                })
+            };
+            let names = said.as_ref().into_iter().flat_map(Said::counts);
+            let unknown = names.map(str::to_owned).find(|name| !jails(name));
+            match unknown {
+                Some(name) => Err(Misunderstood::NoJail(name)),
+                None => Ok(said),
+            }
+        });
+        match said {
+            Ok(said) => {
+                let said = said?;
+                said.each_word(|word| worker.counters.application(word, 1));
+                Some(Box::new(said))
+            }
+            Err(why) => {
+                worker.counters.application(ApplicationWord::Ignored, 1);
+                if let Some(field) = &in_force.application_field {
+                    (in_force.voice).misunderstood(&field.name, &why, now.wall_ms);
+                }
+                None
+            }
+        }
+    }
+
+    /// What the application said, where it has consequences: not for a client on an allow list.
+    fn said_in_force(&self) -> Option<&Said> {
+        let is_allowed = self.decision.group == Group::Allow;
+        self.said.as_deref().filter(|_| !is_allowed)
+    }
+
+    /// Charges the jails that count the application's answer (RULE-4): nothing is cut short. The
+    /// status is enough (RULE-9): whoever reads it has what it guessed for, and may hold the rest
+    /// of the answer for as long as it likes.
+    fn charge_jails(&mut self, status: StatusCode, now: Now) {
+        // In observe mode what enforce mode would have refused is not charged (CHECK-3).
+        let by_status = self.decision.counted && self.shadow_action.is_none();
+        let said = self.said_in_force();
+        if !by_status && said.is_none() {
+            return;
+        }
+        let claims = &self.decision.claims;
+        let answered = Answered {
+            client: self.identity.client,
+            asking: asking(&self.head, self.identity.address),
+            status: by_status.then_some(status),
+            named: said.map(Said::counts),
+            claim: claims.claim.as_ref(),
+            other_site: self.identity.other_site || claims.verified().is_some(),
+            now,
+        };
+        let worker = &self.worker;
+        let jailed = worker.with_snapshot(|snapshot| {
+            let fallen = |rule: &Arc<Rule>| self.fall(Some(rule));
+            answered.charge_jails(&worker.table, &snapshot.rules, fallen)
+        });
+        drop(answered);
+        if let Some(Jailed {
+            exceeded,
+            rule,
+            scope,
+        }) = jailed
+        {
+            let offence = outcome::jailed(&exceeded, &rule, scope);
+            self.decision.rule = Some(rule);
+            if exceeded.first {
+                let can_ban = self.worker.can_ban(self.identity.who(), Cause::Jail, scope);
+                self.offend(offence, can_ban);
+            }
+        }
+    }
+
+    /// Trusts or bans the client as the application says (APP-3, APP-4).
+    fn obey(&mut self, now: Now) {
+        let Some(Said { ban, trust, .. }) = self.said_in_force() else {
+            return;
+        };
+        let (ban, worker) = (*ban, &self.worker);
+        if let Some(duration) = *trust {
+            worker
+                .table
+                .known()
+                .trust(self.identity.client, duration, now);
+        }
+        let Some(asked) = ban else { return };
+        let is_first = (worker.table).update(self.identity.client, now, Entry::is_first_offence);
+        if !is_first {
+            return;
+        }
+        let who = self.identity.who();
+        let can_ban = worker.can_ban(who, Cause::Application, Scope::Netblock);
+        let is_within = can_ban && worker.in_force.voice.may_ban(now.wall_ms);
+        if can_ban && !is_within {
+            let word = ApplicationWord::BanLeftOut;
+            worker.counters.application(word, 1);
+        }
+        self.offend(Some(Offence::Application(asked)), is_within);
+    }
 }

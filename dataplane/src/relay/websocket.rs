@@ -28,8 +28,6 @@ pub struct Tunnel {
     pub upstream: BodyReceiver,
     /// The request, finished when the tunnel closes (LIMIT-5).
     pub exchange: Box<Exchange>,
-    /// `WAF_WEBSOCKET_IDLE_TIMEOUT`
-    pub idle_timeout: Option<Duration>,
 }
 
 /// Runs a tunnel to its end. `early` is what the client sent behind its handshake.
@@ -37,8 +35,8 @@ pub async fn run(downstream: &Rc<Downstream>, early: Bytes, tunnel: Tunnel) {
     let Tunnel {
         upstream,
         mut exchange,
-        idle_timeout,
     } = tunnel;
+    let idle_timeout = exchange.worker.in_force.settings.timeouts.websocket_idle;
     downstream.begin_tunnel(exchange.identity.who());
     downstream.tunnel_carried(idle_timeout);
     let (upstream, early_upstream) = upstream.into_parts();

@@ -1,5 +1,5 @@
 //! What the application says of a client in a field of its answer (APP): words, separated by
-//! commas. Reading them is pure; what a worker does about them is in `mod.rs`.
+//! commas. Reading them is pure; what a worker does about them is in `relay/mod.rs`.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};

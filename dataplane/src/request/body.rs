@@ -14,7 +14,7 @@ use crate::conn::buffers::{self, Carried, Pipe, Pipes};
 use crate::conn::deadlines::Deadlines;
 use crate::conn::inbound::CutOff;
 use crate::http1::Encoder;
-use crate::message::trailers::TrailerFilter;
+use crate::message::fields::TrailerFilter;
 use crate::message::{Piece, RequestLength};
 
 /// Of an unread body, this much is taken at once so that a refused request need not cost its
@@ -141,7 +141,7 @@ pub enum RequestBody {
 pub struct Streaming {
     /// The body as the client sends it.
     incoming: ClientBody,
-    /// What was gathered of it.
+    /// The beginning that was gathered.
     gathered: Gathered,
     /// The connection it comes over: time-out, count, faults.
     downstream: Rc<Downstream>,

@@ -50,7 +50,8 @@ pub struct Exchange {
     pub request_id: HeaderValue,
     /// The ladder's decision, the latest.
     pub decision: Decision,
-    pub(super) started: Now,
+    /// When its head was read.
+    pub started: Now,
     /// When the ladder was asked last: later than the start where a lookup was waited for. Windows
     /// are charged at it.
     pub decided: Now,
@@ -69,14 +70,15 @@ pub struct Exchange {
     pub history: Option<History>,
     limit_hit: Option<LimitHit>,
     /// What the application said of the client in its answer (APP).
-    pub(super) said: Option<Box<Said>>,
+    pub said: Option<Box<Said>>,
     response: ResponseNote,
     /// Body or WebSocket bytes that came from the client, once the connection serves this request
     /// no longer.
     request_bytes: Cell<Option<u64>>,
     /// Body or WebSocket bytes that went to the client.
     pub response_bytes: u64,
-    pub(super) durations: Durations,
+    /// The time that its parts took.
+    pub durations: Durations,
     finished: bool,
 }
 
@@ -132,7 +134,8 @@ impl Exchange {
         });
         let under_way = worker.look_up(client, Some(on_lookup));
         let answer = if under_way {
-            worker.clock.within(worker.lookup_timeout, receiver).await
+            let at_most = worker.in_force.settings.lookup.timeout;
+            worker.clock.within(at_most, receiver).await
         } else {
             Some(Ok(None))
         };
@@ -180,7 +183,7 @@ impl Exchange {
 
     /// A verified crawler fell into a trap or a jail: nobody is banned, an alert tells of it
     /// (CRAWL-4).
-    pub(super) fn fall(&self, rule: Option<&Arc<Rule>>) {
+    pub fn fall(&self, rule: Option<&Arc<Rule>>) {
         if let Some((crawler, rule)) = self.decision.claims.verified().zip(rule) {
             crawler.counts.fall(|| Fallen {
                 rule: Arc::clone(rule),
@@ -194,19 +197,15 @@ impl Exchange {
         self.limit_hit = Some(exceeded.limit);
         self.worker.counters.limit_hit(exceeded.limit);
         if exceeded.first {
-            let percent = match exceeded.limit {
-                LimitHit::Window(kind) if kind.counts_bytes() => self.decision.bytes_percent,
-                _ => self.decision.limit_percent,
-            };
-            let percent = percent.map_or(100, |applied| applied.percent);
-            let rule = self.decision.rule.as_ref();
-            let offence = outcome::offence(exceeded, percent, rule);
+            let decision = &self.decision;
+            let percents = [decision.limit_percent, decision.bytes_percent];
+            let offence = outcome::offence(exceeded, percents, decision.rule.as_ref());
             self.offend(offence, can_ban);
         }
     }
 
     /// Reports an offence to the control plane, if a ban can follow (LIMIT-6).
-    pub(super) fn offend(&mut self, offence: Option<Offence>, can_ban: bool) {
+    pub fn offend(&mut self, offence: Option<Offence>, can_ban: bool) {
         let (at_ms, client) = (self.decided.wall_ms, self.identity.client);
         let (head, request_id) = (&self.head, &self.request_id);
         let worker = &self.worker;
@@ -385,10 +384,8 @@ impl Exchange {
                 let rules = &worker.rules;
                 let (limits, wall_ms) = (entry.limits(&rules.terms), ended.wall_ms);
                 let other_site = identity.other_site;
-                let charging = match decision.claims.verified() {
-                    Some(_) => rules.charging.without_bans(),
-                    None => rules.charging,
-                };
+                let is_crawler = decision.claims.verified().is_some();
+                let charging = rules.charging.of_client(is_crawler);
                 worker.table.changed(identity.client, entry);
                 charging.charge_bytes(entry, &limits, wall_ms, bytes, other_site)
             });
@@ -401,7 +398,7 @@ impl Exchange {
         let exceeded = if decision.counted {
             worker.table.update(identity.client, ended, work)
         } else if !admits {
-            // Who is not kept is not admitted by being refused (LIMIT-9).
+            // A refusal admits no client to the table (LIMIT-9).
             let seen = worker.table.seen(identity.client, self.decided, work);
             seen.flatten()
         } else {

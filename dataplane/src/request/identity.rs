@@ -146,12 +146,6 @@ pub fn identify(
     }
 }
 
-/// The last entry of a line of `X-Forwarded-For`: of its last line, the address that the peer
-/// itself added.
-pub fn last_address(line: &[u8]) -> Option<IpAddr> {
-    address(line.rsplit(|byte| *byte == b',').next()?)
-}
-
 /// The entries of a line, from right to left.
 fn entries(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.rsplit(|byte| *byte == b',')
@@ -201,8 +195,8 @@ fn named<'a>(
 }
 
 /// Walks a chain from the nearest entry: trusted addresses are skipped, the first untrusted one is
-/// the client; if all are trusted, the farthest is. What is no address ends the walk, and the last
-/// good one stands (CLIENT-3).
+/// the client; if all are trusted, the farthest is. An entry that is no address ends the walk, and
+/// the last good one stands (CLIENT-3).
 fn walk<'a>(peer: IpAddr, trusted: &NetSet, entries: impl Iterator<Item = &'a [u8]>) -> IpAddr {
     let mut last_good = peer;
     for entry in entries.take(MAX_ENTRIES) {
@@ -333,16 +327,21 @@ impl ForgottenProxy {
 
     /// Notes the last line of `X-Forwarded-For` that an untrusted peer sent; warns where it is due.
     pub fn note(&self, peer: IpAddr, line: &[u8], wall_ms: u64) {
-        if self.is_due_with(peer, line, wall_ms) {
-            warn(peer);
+        if self.is_due(peer, line, wall_ms) {
+            tracing::warn!(
+                %peer,
+                "this peer forwards for many clients but is not in WAF_TRUSTED_PROXIES: limits and \
+                 bans are charged to the peer itself; if it is a load balancer of yours, add it to \
+                 WAF_TRUSTED_PROXIES"
+            );
         }
     }
 
-    fn is_due_with(&self, peer: IpAddr, line: &[u8], wall_ms: u64) -> bool {
-        last_address(line).is_some_and(|nearest| self.is_due(peer, nearest, wall_ms))
-    }
-
-    fn is_due(&self, peer: IpAddr, nearest: IpAddr, wall_ms: u64) -> bool {
+    fn is_due(&self, peer: IpAddr, line: &[u8], wall_ms: u64) -> bool {
+        // The last entry is the address that the peer itself added.
+        let Some(nearest) = entries(line).next().and_then(address) else {
+            return false;
+        };
         let client = Client::of(nearest);
         let Ok(mut peers) = self.peers.try_lock() else {
             return false;
@@ -384,16 +383,6 @@ impl ForgottenProxy {
         }
         due
     }
-}
-
-/// Tells the operator.
-fn warn(peer: IpAddr) {
-    tracing::warn!(
-        %peer,
-        "this peer forwards for many clients but is not in WAF_TRUSTED_PROXIES: limits and bans \
-         are charged to the peer itself; if it is a load balancer of yours, add it to \
-         WAF_TRUSTED_PROXIES"
-    );
 }
 
 /// Where a connection came from, and how.
@@ -796,7 +785,7 @@ mod forgotten_proxy_tests {
         let peer = "198.51.100.1".parse().unwrap();
         let send = |last: u32, at| {
             let chain = format!("203.0.{}.{}", last / 256, last % 256);
-            noticed.is_due_with(peer, chain.as_bytes(), at)
+            noticed.is_due(peer, chain.as_bytes(), at)
         };
         let start = 1_795_276_800_000;
         assert_eq!((0..99).filter(|last| send(*last, start)).count(), 0);

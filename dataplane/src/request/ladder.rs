@@ -223,7 +223,7 @@ pub fn decide(
     if let Some(hit) = listed(&rules.allow_nets, &snapshot.rules.allow, who.address) {
         return Ok(by_list(Group::Allow, passed, hit));
     }
-    // 4 to 6. Who is refused whatever is asked for.
+    // 4 to 6. Clients that are refused whatever they ask for.
     if let Some(decision) = refused_client(rules, snapshot, table, who, now.wall_ms) {
         return Ok(decision);
     }

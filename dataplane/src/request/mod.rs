@@ -6,7 +6,6 @@
 
 pub mod application;
 pub mod body;
-pub mod endpoints;
 pub mod exchange;
 pub mod identity;
 pub mod ladder;
@@ -15,32 +14,26 @@ pub mod problem;
 pub mod record;
 pub mod refuse;
 
+use std::future::poll_fn;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::task::Poll;
 
-use http::{HeaderValue, Method, StatusCode};
-use weir_shared::ban::{Cause, Scope};
-use weir_shared::clock::Now;
-use weir_shared::event::Offence;
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, LOCATION};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
+use weir_shared::handover::{self, Body, OwnRequest, OwnResponse};
 use weir_shared::health::Health;
 use weir_shared::path;
-use weir_shared::rules::Rule;
-use weir_shared::totals::ApplicationWord;
-use weir_shared::verdict::Group;
+use weir_shared::verdict::{Action, History};
 
-use crate::clients::charging::{Answered, Jailed};
-use crate::clients::entry::Entry;
 use crate::conn::Downstream;
-use crate::message::{Fields, Form, Head, fields};
+use crate::message::{Fields, Form, Head, Piece, fields};
 use crate::relay::delivery::Reply;
 use crate::relay::forward;
-use crate::request::application::{Misunderstood, Said};
-use crate::request::body::ClientBody;
+use crate::request::body::{ClientBody, discard};
 use crate::request::exchange::Exchange;
-use crate::request::identity::{
-    Identity, Sender, X_FORWARDED_FOR, X_REQUEST_ID, identify, request_id,
-};
-use crate::request::ladder::{Asked, Decision, Refusal, Verdict, asking, is_health_check};
+use crate::request::identity::{Identity, X_FORWARDED_FOR, X_REQUEST_ID, identify, request_id};
+use crate::request::ladder::{Asked, Decision, Refusal, Verdict, is_health_check};
 use crate::request::record::Refused;
 use crate::request::refuse::{Dropped, RefusalText, method_not_allowed, refuse, refuse_client};
 use crate::worker::Worker;
@@ -66,10 +59,13 @@ pub fn judge(worker: &Rc<Worker>, downstream: &Rc<Downstream>, head: Head<impl F
     if is_health_check(&head.method, head.path()) {
         return Judged::Health(health(worker, downstream, &head));
     }
-    let settings = &worker.in_force.settings.identity;
-    let identity = identify(downstream.sender(), settings, &head, head.known);
-    if head.known.forwarded_for {
-        warn_of_forgotten_proxy(worker, downstream, &head, now);
+    let (sender, settings) = (downstream.sender(), &worker.in_force.settings.identity);
+    let identity = identify(sender, settings, &head, head.known);
+    if head.known.forwarded_for
+        && !sender.is_proxy
+        && let Some(line) = head.values_of(&X_FORWARDED_FOR).next_back()
+    {
+        worker.forgotten_proxy.note(sender.peer, line, now.wall_ms);
     }
     let decision = worker.decide(&Asked::of(&head, &identity, true), now);
     let websocket = fields::asks_for_websocket(&head);
@@ -113,9 +109,9 @@ pub async fn answer(mut exchange: Box<Exchange>, body: ClientBody) -> Result<Rep
         match next_step(&mut exchange) {
             Step::AwaitLookup => Box::pin(exchange.await_lookup()).await,
             Step::Refuse(refusal) => break refuse(exchange, body, refusal).await?,
-            Step::AnswerOwn => break Box::pin(endpoints::answer(exchange, body)).await,
+            Step::AnswerOwn => break Box::pin(answer_own(exchange, body)).await,
             Step::MethodNotAllowed => break method_not_allowed(exchange, body).await,
-            Step::Redirect(port) => break endpoints::redirect(exchange, body, port).await,
+            Step::Redirect(port) => break redirect(exchange, body, port).await,
             Step::Forward => return Ok(forward(exchange, body).await),
         }
     };
@@ -193,144 +189,179 @@ fn next_step(exchange: &mut Exchange) -> Step {
     }
 }
 
-/// CLIENT-7, where there is an `X-Forwarded-For`.
-fn warn_of_forgotten_proxy(worker: &Worker, downstream: &Downstream, head: &impl Fields, now: Now) {
-    let Sender { peer, is_proxy, .. } = downstream.sender();
-    if !is_proxy && let Some(line) = head.values_of(&X_FORWARDED_FOR).next_back() {
-        worker.forgotten_proxy.note(peer, line, now.wall_ms);
+// Requests that the service answers itself: those under `/_waf/`, which are handed over to the
+// control plane, and plain ones that are sent to https (EDGE-2, `WAF_REDIRECT_HTTP`).
+
+/// Answers a request under `/_waf/`.
+async fn answer_own(mut exchange: Box<Exchange>, mut body: ClientBody) -> Response<Bytes> {
+    let OwnResponse {
+        status,
+        headers,
+        body: content,
+        action,
+        history,
+    } = ask_control_plane(&exchange, &mut body).await;
+    exchange.history = Some(history);
+    let left_unread = discard(body).await;
+    exchange.respond(problem::own(status, headers, content), action, left_unread)
+}
+
+async fn ask_control_plane(exchange: &Exchange, body: &mut ClientBody) -> OwnResponse {
+    let request = |content| OwnRequest {
+        method: exchange.head.method.clone(),
+        path: exchange.head.path().to_owned(),
+        query: exchange.head.query().map(str::to_owned),
+        authorization: only_authorization(&exchange.head),
+        client: Some(exchange.identity.client),
+        request_id: exchange.request_id.to_str().unwrap_or_default().to_owned(),
+        announced: exchange.head.length.announced(),
+        body: content,
+    };
+    let mut content = None;
+    loop {
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let respond = Box::new(move |response| {
+            // The client may have gone; nobody is left to tell.
+            let _ = sender.send(response);
+        });
+        match (exchange.worker.handover)(request(content.clone()), respond) {
+            handover::Step::Done(response) => return response,
+            handover::Step::Later => return receiver.await.unwrap_or_else(|_| unavailable()),
+            // Asked once at most: a second time would be a bug of the control plane, and ends here.
+            handover::Step::ReadBody { .. } if content.is_some() => return unavailable(),
+            handover::Step::ReadBody { limit } if is_longer(exchange, limit) => {
+                content = Some(Body::TooLarge);
+            }
+            handover::Step::ReadBody { limit } => {
+                let read = read_body(body, limit, &exchange.downstream).await;
+                content = Some(read);
+            }
+        }
     }
 }
 
-// The application has answered: what its answer means for the client (RULE-4, RULE-9), and what it
-// says of it in a field (APP).
-impl Exchange {
-    /// Notes that the application's response has begun, and charges the jails that count it.
-    /// `written_ns` is when the request had been written, on the monotonic clock: nothing but the
-    /// application is waited for from then on (FORWARD-7).
-    pub fn note_first_byte(
-        &mut self,
-        connect_us: Option<u64>,
-        written_ns: Option<u64>,
-        status: StatusCode,
-        said: Option<Result<Option<Said>, Misunderstood>>,
-    ) {
-        let now = self.worker.clock.now();
-        let waited_ns = written_ns.map_or(0, |written| now.mono_ns.saturating_sub(written));
-        let first_byte_us = now.mono_ns.saturating_sub(self.started.mono_ns) / 1000;
-        self.durations.connect = connect_us;
-        self.durations.first_byte = Some(first_byte_us);
-        self.worker.counters.upstream(waited_ns / 1000);
-        self.worker.counters.response(status);
-        // In observe mode what enforce mode would have refused has no answer (CHECK-3).
-        let said = said.filter(|_| self.shadow_action.is_none());
-        self.said = said.and_then(|said| self.heard(said, now));
-        self.charge_jails(status, now);
-        self.obey(now);
-    }
+/// Whether a body announces more than `limit` bytes: a client that waits for a 100 is told before
+/// it sends them.
+fn is_longer(exchange: &Exchange, limit: usize) -> bool {
+    let announced = exchange.head.length.announced();
+    announced.is_some_and(|length| length > limit as u64)
+}
 
-    /// What the application said of the client, if that was understood; counted and told (APP-5).
-    fn heard(&self, said: Result<Option<Said>, Misunderstood>, now: Now) -> Option<Box<Said>> {
-        let (worker, in_force) = (&self.worker, &self.worker.in_force);
-        let said = said.and_then(|said| {
-            let jails = |name: &str| {
-                worker.with_snapshot(|snapshot| {
-                    (snapshot.rules.every_jail()).any(|jail| jail.rule.name == name)
-                })
-            };
-            let names = said.as_ref().into_iter().flat_map(Said::counts);
-            let unknown = names.map(str::to_owned).find(|name| !jails(name));
-            match unknown {
-                Some(name) => Err(Misunderstood::NoJail(name)),
-                None => Ok(said),
-            }
-        });
-        match said {
-            Ok(said) => {
-                let said = said?;
-                said.each_word(|word| worker.counters.application(word, 1));
-                Some(Box::new(said))
-            }
-            Err(why) => {
-                worker.counters.application(ApplicationWord::Ignored, 1);
-                if let Some(field) = &in_force.application_field {
-                    (in_force.voice).misunderstood(&field.name, &why, now.wall_ms);
+/// The `Authorization` field, if there is exactly one.
+fn only_authorization(head: &impl Fields) -> Option<HeaderValue> {
+    let mut all = head.values_of(&AUTHORIZATION);
+    let only = all.next().filter(|_| all.next().is_none())?;
+    HeaderValue::from_bytes(only).ok()
+}
+
+fn unavailable() -> OwnResponse {
+    OwnResponse {
+        status: StatusCode::SERVICE_UNAVAILABLE,
+        headers: HeaderMap::new(),
+        body: Bytes::new(),
+        action: Action::Answered,
+        history: History::Neither,
+    }
+}
+
+/// Reads a body, bounded; a client that stalls is cut by its time-out.
+async fn read_body(body: &mut ClientBody, limit: usize, downstream: &Downstream) -> Body {
+    let mut content = Vec::new();
+    loop {
+        let next = poll_fn(|cx| {
+            let next = body.poll(cx);
+            downstream.timed(|deadlines, now_ns| match &next {
+                Poll::Pending => deadlines.await_body(now_ns),
+                Poll::Ready(Some(Ok(Piece::Data(data)))) => {
+                    deadlines.got_body(now_ns, data.len() as u64);
                 }
-                None
+                Poll::Ready(_) => deadlines.got_body(now_ns, 0),
+            });
+            next
+        })
+        .await;
+        match next {
+            None => return Body::Whole(Bytes::from(content)),
+            // The connection of a broken body ends.
+            Some(Err(_)) => return Body::CutOff,
+            Some(Ok(Piece::Trailers(_))) => {}
+            Some(Ok(Piece::Data(data))) => {
+                if content.len() + data.len() > limit {
+                    return Body::TooLarge;
+                }
+                downstream.upload().take(data.len(), None);
+                content.extend_from_slice(&data);
             }
         }
     }
+}
 
-    /// What the application said, where it has consequences: not for a client on an allow list.
-    fn said_in_force(&self) -> Option<&Said> {
-        let is_allowed = self.decision.group == Group::Allow;
-        self.said.as_deref().filter(|_| !is_allowed)
+/// The port of https that is not written.
+const USUAL: u16 = 443;
+
+/// Answers 308 with the same target over https, at this port; 400 to a request without a host.
+async fn redirect(exchange: Box<Exchange>, body: ClientBody, port: u16) -> Response<Bytes> {
+    let left_unread = discard(body).await;
+    let head = &exchange.head;
+    let host = head.host();
+    let host = host.and_then(|host| std::str::from_utf8(host).ok());
+    let location = host.and_then(|host| location(host, port, head.target()));
+    let response = match location {
+        Some(location) => {
+            let status = StatusCode::PERMANENT_REDIRECT;
+            let mut response = problem::problem(status, &exchange.request_id);
+            response.headers_mut().insert(LOCATION, location);
+            response
+        }
+        None => problem::problem(StatusCode::BAD_REQUEST, &exchange.request_id),
+    };
+    exchange.respond(response, Action::Answered, left_unread)
+}
+
+/// Where a request goes; none where no host is named.
+fn location(host: &str, port: u16, target: &str) -> Option<HeaderValue> {
+    let name = without_port(host);
+    if name.is_empty() {
+        return None;
     }
+    let target = if target == "*" { "/" } else { target };
+    let location = if port == USUAL {
+        format!("https://{name}{target}")
+    } else {
+        format!("https://{name}:{port}{target}")
+    };
+    HeaderValue::try_from(location).ok()
+}
 
-    /// Charges the jails that count the application's answer (RULE-4): nothing is cut short. The
-    /// status is enough (RULE-9): whoever reads it has what it guessed for, and may hold the rest
-    /// of the answer for as long as it likes.
-    fn charge_jails(&mut self, status: StatusCode, now: Now) {
-        // In observe mode what enforce mode would have refused is not charged (CHECK-3).
-        let by_status = self.decision.counted && self.shadow_action.is_none();
-        let said = self.said_in_force();
-        if !by_status && said.is_none() {
-            return;
-        }
-        let claims = &self.decision.claims;
-        let answered = Answered {
-            client: self.identity.client,
-            asking: asking(&self.head, self.identity.address),
-            status: by_status.then_some(status),
-            named: said.map(Said::counts),
-            claim: claims.claim.as_ref(),
-            other_site: self.identity.other_site || claims.verified().is_some(),
-            now,
-        };
-        let worker = &self.worker;
-        let jailed = worker.with_snapshot(|snapshot| {
-            let fallen = |rule: &Arc<Rule>| self.fall(Some(rule));
-            answered.charge_jails(&worker.table, &snapshot.rules, fallen)
-        });
-        drop(answered);
-        if let Some(Jailed {
-            exceeded,
-            rule,
-            scope,
-        }) = jailed
-        {
-            let offence = outcome::jailed(&exceeded, &rule, scope);
-            self.decision.rule = Some(rule);
-            if exceeded.first {
-                let can_ban = self.worker.can_ban(self.identity.who(), Cause::Jail, scope);
-                self.offend(offence, can_ban);
-            }
-        }
+/// A host without its port; the colons of an IPv6 address stand in brackets.
+fn without_port(host: &str) -> &str {
+    match host.rsplit_once(':') {
+        Some((name, port)) if !port.contains(']') => name,
+        _ => host,
     }
+}
 
-    /// Trusts or bans the client as the application says (APP-3, APP-4).
-    fn obey(&mut self, now: Now) {
-        let Some(Said { ban, trust, .. }) = self.said_in_force() else {
-            return;
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// EDGE-2: host and target stay, the port is that of https.
+    #[test]
+    fn the_same_target_over_https() {
+        let to = |host: &str, port, target: &str| {
+            let location = location(host, port, target)?;
+            Some(location.to_str().unwrap().to_owned())
         };
-        let (ban, worker) = (*ban, &self.worker);
-        if let Some(duration) = *trust {
-            worker
-                .table
-                .known()
-                .trust(self.identity.client, duration, now);
+        for (host, port, target, expected) in [
+            ("a.test", 443, "/x?y=z", Some("https://a.test/x?y=z")),
+            ("a.test:8080", 443, "/", Some("https://a.test/")),
+            ("a.test:80", 8443, "/", Some("https://a.test:8443/")),
+            ("[::1]:80", 443, "/", Some("https://[::1]/")),
+            ("[::1]", 8443, "/", Some("https://[::1]:8443/")),
+            ("", 443, "/", None),
+            (":80", 443, "/", None),
+        ] {
+            assert_eq!(to(host, port, target).as_deref(), expected, "{host}");
         }
-        let Some(asked) = ban else { return };
-        let is_first = (worker.table).update(self.identity.client, now, Entry::is_first_offence);
-        if !is_first {
-            return;
-        }
-        let who = self.identity.who();
-        let can_ban = worker.can_ban(who, Cause::Application, Scope::Netblock);
-        let is_within = can_ban && worker.in_force.voice.may_ban(now.wall_ms);
-        if can_ban && !is_within {
-            let word = ApplicationWord::BanLeftOut;
-            worker.counters.application(word, 1);
-        }
-        self.offend(Some(Offence::Application(asked)), is_within);
     }
 }

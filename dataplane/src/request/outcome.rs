@@ -12,7 +12,7 @@ use weir_shared::event::{LimitExceeded, Offence};
 use weir_shared::rules::{Quota, Rule};
 use weir_shared::settings::{BanResponse, BanSettings, BytesCount, LogRequests, Settings};
 use weir_shared::snapshot::ActiveBan;
-use weir_shared::verdict::{Action, History, LimitHit};
+use weir_shared::verdict::{Action, AppliedPercent, History, LimitHit};
 
 use crate::clients::entry::Exceeded;
 use crate::message::{Fields as _, Form, Head};
@@ -143,22 +143,33 @@ pub fn trapped(trap: Option<&Arc<Rule>>, scope: Scope) -> Option<Offence> {
 
 /// The offence of who filled a jail.
 pub fn jailed(exceeded: &Exceeded, jail: &Arc<Rule>, scope: Scope) -> Option<Offence> {
-    match offence(exceeded, 100, Some(jail))? {
+    match offence(exceeded, [None; 2], Some(jail))? {
         Offence::Rule { rule, quota, .. } => Some(Offence::Rule { rule, quota, scope }),
         other @ (Offence::Limit { .. } | Offence::Application(_)) => Some(other),
     }
 }
 
-/// The offence of an exceeded limit, after the percentage that was applied; none where the limit
-/// only refuses.
-pub fn offence(exceeded: &Exceeded, percent: u8, rule: Option<&Arc<Rule>>) -> Option<Offence> {
+/// The offence of an exceeded limit, with the percentage that lowered it: the first one lowers
+/// limits of requests, the second one those of bytes. None where the limit only refuses.
+pub fn offence(
+    exceeded: &Exceeded,
+    [limit_percent, bytes_percent]: [Option<AppliedPercent>; 2],
+    rule: Option<&Arc<Rule>>,
+) -> Option<Offence> {
     let value = exceeded.value;
     match (exceeded.limit, rule) {
-        (LimitHit::Window(kind), _) => Some(Offence::Limit {
-            kind,
-            value,
-            percent,
-        }),
+        (LimitHit::Window(kind), _) => {
+            let applied = if kind.counts_bytes() {
+                bytes_percent
+            } else {
+                limit_percent
+            };
+            Some(Offence::Limit {
+                kind,
+                value,
+                percent: applied.map_or(100, |applied| applied.percent),
+            })
+        }
         (LimitHit::Rule(span), Some(rule)) => Some(Offence::Rule {
             rule: Arc::clone(rule),
             quota: Some(Quota { span, limit: value }),
@@ -313,7 +324,7 @@ impl Responses {
         }
     }
 
-    /// The same for what is refused whatever is asked for.
+    /// The answer to a client that is refused whatever it asks for.
     pub fn to_client(self, refusal: &Refusal, now_ms: u64) -> (BanResponse, Option<u64>) {
         match refusal {
             Refusal::Banned(ban) => (self.ban, ban.expires.remaining_ms(now_ms)),

@@ -50,19 +50,11 @@ impl ResponseNote {
     /// Copies the logged fields, each the first of its name. They are in the text, where there is
     /// one.
     pub fn note(&mut self, headers: &HeaderMap, text: Option<&HeadText>) {
-        match text {
-            Some(text) => self.note_text(text),
-            None => self.note_fields(headers),
+        if let Some(text) = text {
+            let value = |value: Option<&[u8]>| HeaderValue::from_bytes(value?).ok();
+            [self.content_type, self.cache_control, self.location] = text.noted().map(value);
+            return;
         }
-    }
-
-    fn note_text(&mut self, text: &HeadText) {
-        let value = |value: Option<&[u8]>| HeaderValue::from_bytes(value?).ok();
-        let noted = text.noted().map(value);
-        [self.content_type, self.cache_control, self.location] = noted;
-    }
-
-    fn note_fields(&mut self, headers: &HeaderMap) {
         for (name, value) in headers {
             let noted = match name.as_str() {
                 "content-type" => &mut self.content_type,
@@ -265,7 +257,7 @@ impl<'a> Noted<'a> {
     }
 }
 
-/// Such a request.
+/// A request that is refused for its client, and ends here.
 pub struct Refused<'a, F> {
     /// The state that the requests of this thread share.
     pub worker: &'a Worker,
@@ -316,7 +308,7 @@ impl<F: Form> Refused<'_, F> {
             let lookup = entry.lookup.clone().filter(|_| wants_lookup);
             (entry.origin(), lookup, entry.standing())
         };
-        // Who is not kept is not admitted by being refused (LIMIT-9).
+        // A refusal admits no client to the table (LIMIT-9).
         let noted = worker.table.seen(identity.client, self.started, note);
         let (origin, lookup, standing) = noted.unwrap_or_default();
         if outcome.history == History::Refused {

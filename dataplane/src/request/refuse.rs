@@ -8,7 +8,6 @@ use weir_shared::settings::{BanResponse, RateLimitHeaders};
 use weir_shared::units::{in_words, retry_after_seconds};
 use weir_shared::verdict::Action;
 
-use crate::conn::Downstream;
 use crate::message::{Fields, Form};
 use crate::request::body::{ClientBody, discard};
 use crate::request::exchange::Exchange;
@@ -36,21 +35,17 @@ pub async fn refuse(
 ) -> Result<Response<Bytes>, Dropped> {
     let left_unread = discard(body).await;
     let worker = &exchange.worker;
-    let (answer, retry_ms) = answer(&exchange, &refusal);
+    let (now_ms, can_ban) = (exchange.decided.wall_ms, !exchange.ban_not_possible);
+    let (answer, retry_ms) = worker.responses.to(&refusal, now_ms, can_ban);
     let BanResponse::Status(status) = answer else {
         exchange.finish(refusal.action());
         return Err(Dropped);
     };
-    let says = Says {
-        status,
-        retry_seconds: retry_ms.map(retry_after_seconds),
-        waits: refusal.waits(),
-    };
-    let is_page = wants_page(&exchange.head);
-    let said = say(says, is_page, worker, &exchange.request_id);
-    let mut response = said.into_response(&exchange.request_id);
+    let (head, id) = (&exchange.head, &exchange.request_id);
+    let mut response = say(worker, &refusal, (status, retry_ms), head, id).into_response(id);
     exchange.downstream.shorten_idle();
-    if refusal.is_of_the_client() && gives_way(&exchange.downstream) {
+    // A banned netblock keeps no more connections than it may (CONN-3).
+    if refusal.is_of_the_client() && exchange.downstream.slot.gives_way_to_ban() {
         problem::close(&mut response);
     }
     let of_limits = matches!(refusal, Refusal::RateLimited { .. } | Refusal::BodyTooLarge);
@@ -74,31 +69,16 @@ pub fn refuse_client(
         refused.finish(refusal.action(), None, 0);
         return Err(Dropped);
     };
-    let says = Says {
-        status,
-        retry_seconds: retry_ms.map(retry_after_seconds),
-        waits: refusal.waits(),
-    };
-    let is_page = wants_page(refused.head);
-    let mut said = say(says, is_page, worker, &refused.request_id);
+    let (head, id) = (refused.head, &refused.request_id);
+    let mut said = say(worker, refusal, (status, retry_ms), head, id);
     refused.downstream.shorten_idle();
-    said.closes = gives_way(refused.downstream);
+    said.closes = refused.downstream.slot.gives_way_to_ban();
     // The body of an answer to HEAD is not sent.
     let is_head = refused.head.method == Method::HEAD;
     let bytes = if is_head { 0 } else { said.body.len() as u64 };
     let content_type = said.content_type.clone();
     refused.finish(refusal.action(), Some((status, content_type)), bytes);
     Ok(said)
-}
-
-/// Whether a refused client's connection is to close behind its answer (CONN-3).
-fn gives_way(downstream: &Downstream) -> bool {
-    downstream.slot.gives_way_to_ban()
-}
-
-/// Whether a refusal is a page for people (TELL-1).
-fn wants_page(head: &impl Fields) -> bool {
-    prefers_html(head.values_of(&ACCEPT))
 }
 
 /// A refusal in words, in no form of HTTP yet.
@@ -177,18 +157,25 @@ impl RefusalText {
     }
 }
 
-/// A refusal in words: a page for people, or a document.
-fn say(says: Says, is_page: bool, worker: &Worker, request_id: &HeaderValue) -> RefusalText {
-    let Says {
-        status,
-        retry_seconds,
-        ..
-    } = says;
-    let (content_type, body) = if is_page {
+/// A refusal in words: a page for people, or a document (TELL-1).
+fn say(
+    worker: &Worker,
+    refusal: &Refusal,
+    (status, retry_ms): (StatusCode, Option<u64>),
+    head: &impl Fields,
+    request_id: &HeaderValue,
+) -> RefusalText {
+    let retry_seconds = retry_ms.map(retry_after_seconds);
+    let (content_type, body) = if prefers_html(head.values_of(&ACCEPT)) {
         let id = request_id.to_str().unwrap_or_default();
         let page = worker.refusal_page.load();
         (HTML, page.fill(status.as_u16(), id, retry_seconds))
     } else {
+        let says = Says {
+            status,
+            retry_seconds,
+            waits: refusal.waits(),
+        };
         let detail = || says.waits.then(|| detail(status, retry_seconds));
         let document = worker.last_refusal.with(says, detail, request_id);
         (problem::PROBLEM_JSON, document)
@@ -218,13 +205,6 @@ fn detail(status: StatusCode, retry_seconds: Option<u64>) -> String {
         detail.push('.');
     }
     detail
-}
-
-/// The status of a refusal, and the milliseconds after which a retry makes sense.
-fn answer(exchange: &Exchange, refusal: &Refusal) -> (BanResponse, Option<u64>) {
-    let responses = exchange.worker.responses;
-    let can_ban = !exchange.ban_not_possible;
-    responses.to(refusal, exchange.decided.wall_ms, can_ban)
 }
 
 /// Answers 405.

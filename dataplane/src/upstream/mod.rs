@@ -72,7 +72,10 @@ impl Attempt {
         Self {
             stream,
             sending,
-            receiver: HeadReceiver::new(as_text),
+            receiver: HeadReceiver {
+                reader: HeadReader::new(as_text),
+                ..HeadReceiver::default()
+            },
             closed: false,
             written_ns: None,
         }
@@ -95,7 +98,7 @@ impl Attempt {
                 Poll::Ready(Err(NotSent::Body)) => {
                     return Poll::Ready(Err(NoResponse::Failed(body_failure(downstream))));
                 }
-                // It may have answered all the same.
+                // An answer may have come before it closed.
                 Poll::Ready(Err(NotSent::Closed)) => self.closed = true,
             }
         }
@@ -110,7 +113,7 @@ impl Attempt {
                 NoResponse::Failed(Failure::TooSlow)
             }
             Poll::Pending => return Poll::Pending,
-            Poll::Ready(Err(Broken::Nothing)) if self.sending.has_begun() => NoResponse::Lost,
+            Poll::Ready(Err(Broken::Nothing)) if self.sending.begun => NoResponse::Lost,
             Poll::Ready(Err(Broken::Nothing)) => NoResponse::Unsent,
             Poll::Ready(Err(error)) => NoResponse::Failed(not_http(error)),
         };
@@ -139,7 +142,7 @@ pub enum Broken {
     /// The connection ended before anything came.
     #[error("the connection ended without a response")]
     Nothing,
-    /// What came is no response, or not a whole one.
+    /// The bytes are no response, or not a whole one.
     #[error(transparent)]
     Malformed(#[from] Malformed),
     /// The connection broke in the middle.
@@ -162,18 +165,6 @@ struct HeadReceiver {
 }
 
 impl HeadReceiver {
-    /// One that gives the head as text where it can be that, or as a map.
-    fn new(as_text: bool) -> Self {
-        let reader = match as_text {
-            true => HeadReader::of_text(),
-            false => HeadReader::default(),
-        };
-        Self {
-            reader,
-            ..Self::default()
-        }
-    }
-
     /// The head of the final response, and what was read behind it. Those of interim ones go to
     /// `interim` before.
     fn poll(
@@ -186,7 +177,7 @@ impl HeadReceiver {
         cx: &mut Context<'_>,
     ) -> Poll<Result<(ResponseHead, BytesMut), Broken>> {
         loop {
-            // What is held was copied before, and is added to.
+            // Held bytes are a copy, which grows with each read.
             let is_own = !self.held.is_empty();
             let mut bytes = if std::mem::take(&mut self.is_new) {
                 std::mem::take(&mut self.held)
@@ -266,12 +257,13 @@ pub struct Sending {
     piece: Bytes,
     /// A large piece that is in a pipe, and stands there too.
     pipe: Option<Pipe>,
-    /// What stands behind the piece.
+    /// The framing behind the piece.
     behind: &'static [u8],
     /// Small pieces that are not in the text yet.
     gathered: Vec<u8>,
     trailers: Option<Box<HeaderMap>>,
-    /// Whether anything was written to this connection.
+    /// Whether anything was written. A request of which nothing was may go to another connection
+    /// as it is.
     begun: bool,
 }
 
@@ -290,11 +282,6 @@ impl Sending {
             trailers: None,
             begun: false,
         }
-    }
-
-    /// Whether anything was written. What was not may go to another connection as it is.
-    pub const fn has_begun(&self) -> bool {
-        self.begun
     }
 
     /// Writes what can be written. Ready once all of it was.

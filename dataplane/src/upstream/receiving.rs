@@ -1,4 +1,4 @@
-//! The body of a response on its way from the application, piece by piece.
+//! The response of the application: its head, and the body on its way from it, piece by piece.
 
 use std::io;
 use std::task::{Context, Poll, ready};
@@ -12,11 +12,23 @@ use crate::http1::body::Decoder;
 use crate::http1::response::ResponseHead;
 use crate::message::Piece;
 use crate::upstream::bound::UpstreamSlot;
-use crate::upstream::{Broken, NotSent, Sending};
+use crate::upstream::{Attempt, Broken, NotSent, Sending};
 
 /// What is left of a body is moved inside the system if it is at least so much: what two system
 /// calls of it cost is then less than a copy.
 const WORTH_MOVING: u64 = 16 * 1024;
+
+/// The application's response: its head, and the body still to come.
+pub struct Received {
+    /// Its head.
+    pub head: ResponseHead,
+    /// The body, and the connection that it comes over.
+    pub body: BodyReceiver,
+    /// Microseconds it took to connect; none on a pooled connection.
+    pub connect_us: Option<u64>,
+    /// When the request had been written, on the monotonic clock; none if the response came before.
+    pub written_ns: Option<u64>,
+}
 
 /// Reads the body of a response, while what is left of the request is still being sent.
 pub struct BodyReceiver {
@@ -24,45 +36,52 @@ pub struct BodyReceiver {
     /// Held for as long as the connection is (CONN-12).
     slot: UpstreamSlot,
     decoder: Decoder,
-    /// What was read with the head.
+    /// The bytes that were read with the head.
     early: BytesMut,
     /// The content of that, where it was chunks; none once it was given out.
     decoded: Option<Bytes>,
-    /// What is left of the request: the application may answer before it has read all of it.
+    /// The rest of the request: the application may answer before it has read all of it.
     sending: Option<Box<Sending>>,
 }
 
-impl BodyReceiver {
-    /// For the body behind this head. What came with the head is looked at before anything of it
-    /// goes on.
+impl Received {
+    /// The head came over this attempt, and these bytes behind it. They are looked at before
+    /// anything of them goes on.
     ///
     /// # Errors
-    /// It is no such body.
+    /// The bytes are no body as the head announces it.
     pub fn new(
-        (stream, slot): (TcpStream, UpstreamSlot),
-        head: &ResponseHead,
-        early: BytesMut,
-        sending: Option<Box<Sending>>,
+        attempt: Attempt,
+        slot: UpstreamSlot,
+        (head, mut early): (ResponseHead, BytesMut),
+        connect_us: Option<u64>,
     ) -> Result<Self, Malformed> {
-        let mut receiver = Self {
-            stream,
-            slot,
-            decoder: Decoder::new(head),
-            early,
-            decoded: None,
-            sending,
-        };
-        let Self { decoder, early, .. } = &mut receiver;
+        let (mut decoder, mut decoded) = (Decoder::new(&head), None);
         if decoder.is_end() && head.status != 101 {
-            // What came behind a head without a body tells what the connection is worth.
-            decoder.decode(early)?;
+            // Bytes behind a head without a body mean that the connection is not used again.
+            decoder.decode(&mut early)?;
         } else if decoder.remaining().is_none() && !early.is_empty() {
-            let bytes = std::mem::take(early);
-            receiver.decoded = Some(decode(decoder, bytes)?);
+            decoded = Some(decode(&mut decoder, std::mem::take(&mut early))?);
         }
-        Ok(receiver)
+        let written_ns = attempt.written_ns;
+        let body = BodyReceiver {
+            stream: attempt.stream,
+            slot,
+            decoder,
+            early,
+            decoded,
+            sending: written_ns.is_none().then(|| Box::new(attempt.sending)),
+        };
+        Ok(Self {
+            head,
+            body,
+            connect_us,
+            written_ns,
+        })
     }
+}
 
+impl BodyReceiver {
     /// Content that is still to come, where that is known.
     pub fn remaining(&self) -> Option<u64> {
         let remaining = self.decoder.remaining();

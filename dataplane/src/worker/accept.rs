@@ -21,7 +21,8 @@ use weir_shared::totals::ConnectionError;
 
 use crate::conn::close::Candidates;
 use crate::conn::proxy_protocol::{Header, Named, NoHeader, Source, Unnamed};
-use crate::conn::{Arrival, Downstream, Ending, PeerIs, serve};
+use crate::conn::{Arrival, Downstream, Ending, PeerIs};
+use crate::http1::server::serve;
 use crate::request::identity::{Identity, Sender};
 use crate::worker::clock::{TICK, Ticking, release_memory};
 use crate::worker::limits::{ConnectionLimits, Peer, Rank};
@@ -42,9 +43,9 @@ const TUNNEL_TICKS: u32 = 10;
 /// allocator gives it back.
 const MEMORY_TICKS: u32 = 24;
 /// A connection of another worker gives way only where it has been idle for so much longer than one
-/// of this worker: what it told is as old as its last tick.
+/// of this worker: what is known of it is as old as that worker's last tick.
 const TOLD_LATE_NS: u64 = 2 * 50_000_000;
-/// What a worker told of the size of a netblock is as old: an eighth more or less is the same.
+/// The size of a netblock as another worker knows it is as old: an eighth more or less is equal.
 fn goes_behind(own: Rank, other: Rank) -> bool {
     let slack = own.size.max(other.size) / 8 + 1;
     if own.size.abs_diff(other.size) > slack {
@@ -284,7 +285,7 @@ impl Acceptor {
         }
         self.open.borrow_mut().push(Rc::downgrade(&downstream));
         let current = Rc::clone(&self.current);
-        Some(serve::serve(current, downstream, named.early))
+        Some(serve(current, downstream, named.early))
     }
 
     /// Closes the connection that goes first, for another to take its place; false if none may be

@@ -152,16 +152,7 @@ impl Default for HttpDate {
 
 impl HttpDate {
     /// Hands the date of this moment to `read`.
-    pub fn with<R>(&self, wall_ms: u64, read: impl FnOnce(&str) -> R) -> R {
-        self.of_second(wall_ms, |text, _| read(text))
-    }
-
-    /// The date of this moment.
-    pub fn value(&self, wall_ms: u64) -> HeaderValue {
-        self.of_second(wall_ms, |_, value| value.clone())
-    }
-
-    fn of_second<R>(&self, wall_ms: u64, read: impl FnOnce(&str, &HeaderValue) -> R) -> R {
+    pub fn with<R>(&self, wall_ms: u64, read: impl FnOnce(&str, &HeaderValue) -> R) -> R {
         let mut held = self.0.borrow_mut();
         let second = wall_ms / 1000;
         if held.0 != second {

@@ -8,7 +8,6 @@ pub mod events;
 pub mod limits;
 pub mod listeners;
 pub mod request_id;
-pub mod settings;
 pub mod threads;
 
 use std::cell::RefCell;
@@ -16,11 +15,13 @@ use std::net::IpAddr;
 use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, Cache};
 use crossbeam_channel::Sender;
-use http::HeaderValue;
+use http::{HeaderName, HeaderValue};
 use rustls::ServerConfig;
 use tokio::sync::watch;
 use weir_shared::ban::{Cause, Scope};
@@ -30,28 +31,80 @@ use weir_shared::event::{Finished, LimitExceeded};
 use weir_shared::handover::Handover;
 use weir_shared::lookup::{Ask, LookupStarted, OnLookup};
 use weir_shared::proof::AskNames;
+use weir_shared::record::logged_headers;
 use weir_shared::refusal_page::RefusalPage;
-use weir_shared::settings::{LookupSource, RateLimitHeaders, Upstream};
+use weir_shared::settings::{LookupSource, RateLimitHeaders, Settings, Upstream};
 use weir_shared::snapshot::Snapshot;
 use weir_shared::spared::Spared;
 use weir_shared::table::ClientTable;
 
 use crate::clients::known::Standing;
 use crate::clients::table::Table;
+use crate::conn::Downstream;
+use crate::conn::deadlines::Timeouts;
 use crate::conn::handshake::Handshakes;
 use crate::http2::streams::Http2Connections;
 use crate::message::fields::Stripped;
+use crate::request::application::{ApplicationField, Voice};
 use crate::request::identity::{ForgottenProxy, Who};
-use crate::request::ladder::{self, Asked, Decision, Refusal, Rules, StaleSnapshot, Verdict};
+use crate::request::ladder::{self, Asked, Decision, Refusal, Rules, Verdict};
 use crate::request::outcome::{Accounting, Responses};
 use crate::request::problem::LastDocument;
 use crate::upstream::bound::{LocalBound, UpstreamBound};
-use crate::upstream::pool::Pool;
+use crate::upstream::pool::{Name, Pool};
 use crate::worker::clock::{CoarseClock, HttpDate};
 use crate::worker::counters::{Counters, WorkerCounters};
 use crate::worker::events::{Events, Records};
 use crate::worker::request_id::RequestIds;
-use crate::worker::settings::InForce;
+
+/// One set of settings, in the forms in which the data plane reads them: made once for all workers,
+/// and replaced as a whole by a reload (RELOAD-2).
+#[derive(Debug)]
+pub struct InForce {
+    /// Tells it from others, from 1.
+    pub id: u64,
+    /// The settings.
+    pub settings: Arc<Settings>,
+    /// What the ladder needs of them.
+    pub rules: Arc<Rules>,
+    /// Those of client connections.
+    pub timeouts: Timeouts,
+    /// The application, where it is named: its addresses are asked for.
+    pub application: Option<Arc<Name>>,
+    /// The header fields that are logged.
+    pub logged_headers: Arc<[HeaderName]>,
+    /// `WAF_APPLICATION_FIELD`
+    pub application_field: Option<ApplicationField>,
+    /// What became of its words lately, over all settings.
+    pub voice: Arc<Voice>,
+}
+
+impl InForce {
+    /// These settings, which take the place of those before.
+    pub fn new(settings: Arc<Settings>, spared: Arc<Spared>, before: Option<&Self>) -> Self {
+        // Relaxed: a number that nobody else has, and nothing hangs on it.
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self {
+            id: NEXT.fetch_add(1, Relaxed),
+            rules: Arc::new(Rules::of(&settings, spared)),
+            timeouts: Timeouts::of(&settings.timeouts),
+            application: {
+                let before = before.and_then(|before| before.application.as_ref());
+                Name::of(&settings.upstream, before)
+            },
+            logged_headers: logged_headers(&settings.log.request_headers).into(),
+            application_field: (settings.identity.application_field.as_ref())
+                .map(ApplicationField::new),
+            voice: before.map_or_else(Arc::default, |before| Arc::clone(&before.voice)),
+            settings,
+        }
+    }
+
+    /// The next request of this connection, or stream, has these settings.
+    pub fn apply_to(&self, downstream: &Downstream) {
+        downstream.take_settings(self.id, &self.settings.identity, &self.timeouts);
+    }
+}
 
 /// The parts of the process that the data plane works with.
 pub struct Parts {
@@ -213,10 +266,6 @@ pub struct Worker {
     pub counts_origins: bool,
     /// Whether an anomaly threshold is set, and finished requests are reported.
     pub reports_finished: bool,
-    /// `WAF_WEBSOCKET_IDLE_TIMEOUT`
-    pub websocket_idle_timeout: Option<Duration>,
-    /// `WAF_LOOKUP_TIMEOUT`
-    pub lookup_timeout: Duration,
     /// `Host` for clients that sent none.
     pub upstream_host: HeaderValue,
     /// This worker's upstream connections.
@@ -257,8 +306,6 @@ impl Worker {
             rate_limit_headers: settings.limits.headers,
             counts_origins: settings.lookup.source != LookupSource::Off,
             reports_finished: settings.anomalies.is_on(),
-            websocket_idle_timeout: settings.timeouts.websocket_idle,
-            lookup_timeout: settings.lookup.timeout,
             upstream_host: host(&settings.upstream),
             pool: Pool::new(
                 settings,
@@ -298,21 +345,14 @@ impl Worker {
     /// it.
     pub fn decide(&self, asked: &Asked<'_>, now: Now) -> Decision {
         loop {
-            if let Ok(decision) = self.decide_by_newest(asked, now) {
-                return decision;
-            }
-        }
-    }
-
-    fn decide_by_newest(&self, asked: &Asked<'_>, now: Now) -> Result<Decision, StaleSnapshot> {
-        let mut decided = self.with_snapshot(|snapshot| {
-            let mut decided = ladder::decide(&self.rules, snapshot, &self.table, asked, now);
-            if let Ok(decision) = &mut decided {
-                decision.remembers_after = snapshot.rules.remembers_after();
-            }
-            decided
-        });
-        if let Ok(decision) = &mut decided {
+            let decided = self.with_snapshot(|snapshot| {
+                let mut decided = ladder::decide(&self.rules, snapshot, &self.table, asked, now);
+                if let Ok(decision) = &mut decided {
+                    decision.remembers_after = snapshot.rules.remembers_after();
+                }
+                decided
+            });
+            let Ok(decision) = decided else { continue };
             if decision.ask && decision.verdict != Verdict::AwaitLookup {
                 self.look_up(asked.who.client, None);
             }
@@ -322,8 +362,8 @@ impl Worker {
             if decision.claims.notes {
                 (self.rules.spared).spare_crawler(asked.who.client, now.wall_ms);
             }
+            return decision;
         }
-        decided
     }
 
     /// A request of a client has ended (SHARE-4, APP-5). `passed` is what enforce mode says of it,

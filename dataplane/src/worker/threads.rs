@@ -19,8 +19,7 @@ use crate::worker::accept::Acceptor;
 use crate::worker::counters::WorkerCounters;
 use crate::worker::limits::ConnectionLimits;
 use crate::worker::listeners::{Bound, Listening};
-use crate::worker::settings::InForce;
-use crate::worker::{Current, Parts, Stop};
+use crate::worker::{Current, InForce, Parts, Stop};
 
 /// How often the end of the workers is looked for.
 const JOIN_LOOK: Duration = Duration::from_millis(5);
@@ -52,7 +51,7 @@ impl Counting {
         let mut totals = Totals {
             upstream: upstream.taken.into(),
             upstream_waiting: upstream.waiting.into(),
-            clients: self.table.len(),
+            clients: self.table.kept(),
             clients_evicted: self.table.evicted(),
             ..Totals::default()
         };

@@ -38,8 +38,7 @@ use crate::worker::counters::WorkerCounters;
 use crate::worker::events::Records;
 use crate::worker::limits::ConnectionLimits;
 use crate::worker::listeners::{Accepted, of_any_kind};
-use crate::worker::settings::InForce;
-use crate::worker::{Current, Parts, Stop};
+use crate::worker::{Current, InForce, Parts, Stop};
 
 /// The worker's heartbeat, milliseconds.
 pub const BEAT_MS: u64 = 50;

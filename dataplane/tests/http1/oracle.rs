@@ -135,7 +135,7 @@ fn assert_same_as_text(
     method: &Method,
     as_map: &Result<Option<(ResponseHead, usize)>, Malformed>,
 ) {
-    let as_text = HeadReader::of_text().read(bytes, method);
+    let as_text = HeadReader::new(true).read(bytes, method);
     let (head, length, text, length_of_text) = match (as_map, as_text) {
         // What was counted before, or is not looked at yet, is not known here.
         (Err(Malformed::TooManyInterim) | Ok(None), _) => return,

@@ -15,7 +15,7 @@ use weir_shared::window::{PerSpan, RuleSpan, Span, Window};
 
 use super::{CHANGED, Entry};
 use crate::clients::entry::judging::{Judging, Learned};
-use crate::clients::in_fleet::{ClientInFleet, Due, RuleWindow, aligned, is_over};
+use crate::clients::{ClientInFleet, Due, RuleWindow, aligned, has_lapsed};
 
 /// How long the engine keeps the sums of a client, by the longest of its limits of which a tenth is
 /// used (FLEET-28).
@@ -193,7 +193,7 @@ impl Entry {
         }
     }
 
-    /// What is due of it (FLEET-7).
+    /// The counts that are due to be sent of it (FLEET-7).
     pub fn reports(
         &mut self,
         client: Client,
@@ -349,7 +349,7 @@ impl Entry {
             self.begins_with(sum.epoch_ms);
             return None;
         }
-        let is_over = is_over(in_fleet.asked_ns, report, now);
+        let is_over = has_lapsed(in_fleet.asked_ns, report, now);
         in_fleet.asked_ns = now.mono_ns.max(1);
         let nothing = Window::default();
         let told = (report.windows.iter().zip(&sum.windows)).enumerate();

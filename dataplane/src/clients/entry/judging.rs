@@ -13,10 +13,10 @@ use weir_shared::verdict::{AppliedPercent, LimitKind, Limits};
 use weir_shared::window::{PerSpan, RuleSpan, Span, Window};
 
 use super::Entry;
-use crate::clients::limits;
+use crate::clients::own_break;
 use crate::clients::terms::LookupRules;
 
-/// What of the settings and rules decides what is due, and what is broken.
+/// The settings and rules that decide which counts are due, and which limits are broken.
 #[derive(Clone, Copy)]
 pub struct Judging<'a> {
     /// The limits of the settings.
@@ -79,7 +79,7 @@ impl Entry {
         let part = self.other_sites().copied().unwrap_or_default();
         let over = |windows: &PerSpan<Window>, part: &PerSpan<Window>, limits: &PerSpan<_>| {
             // Some limit, to be asked whether it is broken: all of them are looked at.
-            limits::own_break((Span::Minute, 0), windows, Some(part), limits, now.wall_ms)
+            own_break((Span::Minute, 0), windows, Some(part), limits, now.wall_ms)
         };
         let of_requests = over(&self.requests, &part.requests, &requests)
             .map(|(span, limit)| (LimitKind::requests(span), limit, limit_percent));

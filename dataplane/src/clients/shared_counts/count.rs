@@ -9,7 +9,7 @@ use weir_shared::rules::{Quota, Rule, SharedKey};
 use weir_shared::table::SharedWindow;
 use weir_shared::window::{Length as _, RuleSpan, Span, Window};
 
-use crate::clients::in_fleet::{self, CountInFleet, Due, RuleWindow, aligned};
+use crate::clients::{CountInFleet, Due, RuleWindow, aligned, has_lapsed};
 
 /// What one key has counted.
 #[derive(Clone)]
@@ -296,7 +296,7 @@ impl Count {
             return;
         }
         if fleet.epoch_ms == report.epoch_ms {
-            let is_over = in_fleet::is_over(fleet.asked_ns, report, now);
+            let is_over = has_lapsed(fleet.asked_ns, report, now);
             fleet.asked_ns = now.mono_ns.max(1);
             for (place, (taken, sum)) in report.windows.iter().zip(&sum.windows).enumerate() {
                 let span = span_at(place);

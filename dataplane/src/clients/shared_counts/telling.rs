@@ -97,7 +97,7 @@ impl SharedCounts {
         self.values.store(Some(Arc::new(hash)));
     }
 
-    /// What stands for a field's value.
+    /// The number that stands for a field's value.
     pub(super) fn hash(&self, value: &[u8]) -> u64 {
         match &*self.values.load() {
             Some(of_fleet) => of_fleet(value),
@@ -148,7 +148,7 @@ impl SharedCounts {
         all.into_iter()
     }
 
-    /// What is due of one.
+    /// The counts that are due to be sent of one.
     pub fn report(&self, of: &SharedCount, reporting: &Reporting, now: Now) -> Option<Report> {
         let mut held = self.held();
         let count = held.known(of)?;
