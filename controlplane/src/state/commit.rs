@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use data_encoding::HEXLOWER;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
-use super::stat::{Seen, Stat, content};
+use super::stat::{self, Seen, Stat, content};
 use super::store::{Staged, Step, Store};
 use crate::beside;
 
@@ -309,14 +309,8 @@ impl Leftover {
 
 /// Of the content of a file; zeros where it cannot be read, as for an edit that nobody may read.
 fn hash_of(path: &Path) -> String {
-    // Opening a pipe that somebody put there would block for ever.
-    let is_file = fs::metadata(path).is_ok_and(|found| found.is_file());
-    let read = is_file.then(|| {
-        File::open(path)
-            .and_then(|mut file| content(&mut file))
-            .ok()
-    });
-    HEXLOWER.encode(&read.flatten().map_or([0; 32], |(_, seen)| seen.hash))
+    let read = stat::read(path).ok().flatten();
+    HEXLOWER.encode(&read.map_or([0; 32], |(_, seen)| seen.hash))
 }
 
 #[cfg(test)]

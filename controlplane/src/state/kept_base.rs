@@ -20,9 +20,9 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::diff::History;
-use super::stat::{Hash, content};
+use super::stat::{self, Hash};
 use super::store::{Staged, Step, Store, Unfinished, create};
-use crate::guarded;
+use crate::guarded::if_there;
 
 /// A base as it was read.
 pub(super) struct KeptBase<K> {
@@ -72,10 +72,7 @@ impl Store {
 
     /// Removes the base: the file was taken out.
     pub(super) fn forget_base(&self, name: &str) -> io::Result<()> {
-        match fs::remove_file(self.base_path(name)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            Ok(()) | Err(_) => Ok(()),
-        }
+        if_there(fs::remove_file(self.base_path(name))).map(drop)
     }
 
     fn base_path(&self, name: &str) -> PathBuf {
@@ -90,10 +87,9 @@ pub(super) fn path(dir: &Path, name: &str) -> PathBuf {
 
 /// The base of the file of this name, if there is one and it is whole.
 pub(super) fn read<K: DeserializeOwned>(path: &Path, name: &str) -> Option<KeptBase<K>> {
-    let read = guarded::open(path).and_then(|mut file| content(&mut file));
-    let base = match read {
-        Ok((bytes, _)) => split(bytes),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+    let base = match stat::read(path) {
+        Ok(Some((bytes, _))) => split(bytes),
+        Ok(None) => return None,
         Err(error) => {
             tracing::warn!(file = name, "{} cannot be read: {error}", path.display());
             return None;

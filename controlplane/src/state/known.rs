@@ -6,17 +6,15 @@
 //! whoever reads must look again once the directory is its own.
 
 use std::collections::HashMap;
-use std::io;
 use std::ops::Range;
 use std::path::Path;
 
 use super::document::Document;
 use super::error::StateError;
 use super::kept_base::{self, KeptBase};
-use super::stat::{Seen, Stat, content};
+use super::stat::{self, Seen, Stat};
 use super::store::Store;
 use super::text::{self, Content};
-use crate::guarded;
 
 /// A file that was read.
 pub(crate) struct Known<D: Document> {
@@ -44,7 +42,7 @@ impl<D: Document> Known<D> {
     /// [`StateError`], as at a start.
     pub(crate) fn read(dir: &Path) -> Result<Option<Self>, StateError> {
         let path = dir.join(D::FILE);
-        let (bytes, seen) = match read(&path) {
+        let (bytes, seen) = match stat::read(&path) {
             Ok(Some(read)) => read,
             Ok(None) => return Ok(None),
             Err(error) => return Err(StateError::Read { path, error }),
@@ -117,7 +115,7 @@ pub(super) fn find<D: Document>(
     let (content, seen) = if let Some(known) = known.take_if(|known| stands(known)) {
         (known.content, known.seen)
     } else {
-        let Some((bytes, seen)) = store.read(D::FILE).map_err(failed)? else {
+        let Some((bytes, seen)) = stat::read(&path).map_err(failed)? else {
             return Ok(None);
         };
         let content = match known {
@@ -139,15 +137,6 @@ pub(super) fn find<D: Document>(
         seen,
         kept: kept.flatten(),
     }))
-}
-
-/// The whole content of a file; none where there is none.
-fn read(path: &Path) -> io::Result<Option<(Vec<u8>, Seen)>> {
-    match guarded::open(path) {
-        Ok(mut file) => content(&mut file).map(Some),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
 }
 
 #[cfg(test)]

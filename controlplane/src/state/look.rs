@@ -13,7 +13,7 @@ use super::document::Document;
 use super::fault::Fault;
 use super::file::{Edit, count};
 use super::on_disk::{Form, Sight};
-use super::stat::Seen;
+use super::stat::{self, Seen};
 use super::text;
 use super::watch::{POLL, SETTLE, SETTLE_ASIDE, SETTLE_GONE, TICK};
 use crate::faults::PartFault;
@@ -122,7 +122,7 @@ impl<D: Document> DiskFile<D> {
             Sight::Changed(_, still) if full || (!eager && still < SETTLE) => {
                 Ok(Observed::Unsettled)
             }
-            Sight::Changed(stat, still) => match common.store.read(D::FILE) {
+            Sight::Changed(stat, still) => match stat::read(&common.store.path(D::FILE)) {
                 Ok(None) => Ok(Observed::Unsettled),
                 Ok(Some((bytes, seen))) => Ok(self.judge(common, &bytes, seen, still)),
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {

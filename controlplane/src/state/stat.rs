@@ -1,14 +1,14 @@
 //! A file as it was last seen: what tells one state of it from the next, and its whole content.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use sha2::{Digest, Sha256};
 
-use crate::guarded;
+use crate::guarded::{self, if_there};
 
 /// No state file comes near this; what is larger is a mistake, and reading it would take the memory
 /// of the service. What could not be read again is not written either (TELL-3).
@@ -83,24 +83,17 @@ impl Stat {
 /// The whole content of an open file. The stat is the one from before the read: if the file grew
 /// meanwhile, the next look sees a difference and reads again.
 pub(super) fn content(file: &mut File) -> io::Result<(Vec<u8>, Seen)> {
-    let before = file.metadata()?;
-    if before.size() > MAX_BYTES {
-        return Err(io::Error::other(format!(
-            "it is larger than {} MiB",
-            MAX_BYTES >> 20
-        )));
-    }
-    let mut bytes = Vec::with_capacity(usize::try_from(before.size()).unwrap_or(0) + 1);
+    let stat = stat_of(file)?;
     io::Seek::rewind(file)?;
-    file.take(MAX_BYTES).read_to_end(&mut bytes)?;
+    let bytes = guarded::whole(file, MAX_BYTES)?;
     let hash = Sha256::digest(&bytes).into();
-    Ok((
-        bytes,
-        Seen {
-            stat: Stat::of(&before),
-            hash,
-        },
-    ))
+    Ok((bytes, Seen { stat, hash }))
+}
+
+/// The same of the file at a path; none where there is none.
+pub(super) fn read(path: &Path) -> io::Result<Option<(Vec<u8>, Seen)>> {
+    let file = if_there(guarded::open(path))?;
+    file.map(|mut file| content(&mut file)).transpose()
 }
 
 /// The stat of an open file.

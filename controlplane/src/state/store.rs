@@ -13,8 +13,8 @@ use sha2::{Digest, Sha256};
 
 use super::error::StateError;
 use super::lock::StateLock;
-use super::stat::{MAX_BYTES, Seen, Stat, content};
-use crate::guarded;
+use super::stat::{MAX_BYTES, Seen, Stat};
+use crate::guarded::{self, if_there};
 
 /// The directory, locked.
 pub(super) struct Store {
@@ -99,22 +99,9 @@ impl Store {
     /// regular file: nothing can be written in its place before it is set aside.
     pub(super) fn stat(&self, name: &str) -> io::Result<Option<Stat>> {
         let path = self.path(name);
-        match guarded::look(&path) {
-            Ok(found) => Ok(Some(Stat::of(&found))),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                Ok(fs::symlink_metadata(&path).ok().as_ref().map(Stat::of))
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    /// The whole content.
-    pub(super) fn read(&self, name: &str) -> io::Result<Option<(Vec<u8>, Seen)>> {
-        match guarded::open(&self.path(name)) {
-            Ok(mut file) => content(&mut file).map(Some),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
-        }
+        let found = if_there(guarded::look(&path))?;
+        let found = found.or_else(|| fs::symlink_metadata(&path).ok());
+        Ok(found.as_ref().map(Stat::of))
     }
 
     /// Writes a new file under a temporary name and syncs it.
@@ -126,10 +113,7 @@ impl Store {
         self.recover(name)?;
         // One thread, one lock: a fixed name can leave no heap of leftovers behind.
         let path = self.dir.join(format!(".{name}.tmp"));
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            Ok(()) | Err(_) => {}
-        }
+        if_there(fs::remove_file(&path))?;
         self.step(Step::Create)?;
         let file = create(&path)?;
         let unfinished = Unfinished::new(&path, self);

@@ -9,9 +9,9 @@ use rustix::io::Errno;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::guarded;
+use crate::guarded::{if_there, is_regular, whole};
 use crate::state::error::StateError;
-use crate::state::stat::{MAX_BYTES, content};
+use crate::state::stat::MAX_BYTES;
 use crate::state::store::{Step, create};
 
 /// The file's name.
@@ -147,19 +147,13 @@ const fn after(standing: Standing) -> u64 {
 /// # Errors
 /// Those of the system.
 pub(in crate::state) fn forget(dir: &Path) -> io::Result<()> {
-    match fs::remove_file(dir.join(JOURNAL)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        Ok(()) | Err(_) => Ok(()),
-    }
+    if_there(fs::remove_file(dir.join(JOURNAL))).map(drop)
 }
 
 /// The whole file; nothing where there is none.
 fn bytes(path: &Path) -> io::Result<Vec<u8>> {
-    match open(path, OpenOptions::new().read(true)) {
-        Ok(mut file) => content(&mut file).map(|(bytes, _)| bytes),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        Err(error) => Err(error),
-    }
+    let file = if_there(open(path, OpenOptions::new().read(true)))?;
+    file.map_or(Ok(Vec::new()), |mut file| whole(&mut file, MAX_BYTES))
 }
 
 /// Opens it, if it is a regular file. No link is followed, which may be another's, and no pipe is
@@ -170,7 +164,7 @@ fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
         Some(Errno::LOOP) => io::Error::other("it is a link, and a regular file is expected"),
         _ => error,
     })?;
-    guarded::is_regular(&file)?;
+    is_regular(&file)?;
     Ok(file)
 }
 
@@ -271,11 +265,8 @@ impl Tail {
         let failed = |error: io::Error| Lost::Failed(error.to_string());
         // A start takes no line behind a document that is not there (STATE-11), nor behind what is
         // none.
-        let is_behind = match fs::metadata(self.dir.join(DOCUMENT)) {
-            Ok(found) => found.is_file(),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => false,
-            Err(error) => return Err(failed(error)),
-        };
+        let document = if_there(fs::metadata(self.dir.join(DOCUMENT))).map_err(failed)?;
+        let is_behind = document.is_some_and(|found| found.is_file());
         if !is_behind || !self.is_as_left().map_err(failed)? {
             self.file = None;
             return Err(Lost::Gone);
@@ -304,11 +295,7 @@ impl Tail {
     /// Whether the file is the one that was left, opened. It is made where it was never there.
     fn is_as_left(&mut self) -> io::Result<bool> {
         let path = self.dir.join(JOURNAL);
-        let standing = match fs::symlink_metadata(&path) {
-            Ok(found) => Some(found),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => return Err(error),
-        };
+        let standing = if_there(fs::symlink_metadata(&path))?;
         if standing.as_ref().is_some_and(is_no_file) {
             return Err(io::Error::other("it is no regular file"));
         }
@@ -345,15 +332,13 @@ impl Tail {
         let path = self.dir.join(JOURNAL);
         let emptied = self.step(Step::EmptyJournal).and_then(|()| {
             self.set_aside(&path)?;
-            match open(&path, OpenOptions::new().write(true)) {
-                Ok(file) if file.metadata()?.len() > 0 => {
-                    file.set_len(0)?;
-                    file.sync_data()
-                }
-                Ok(_) => Ok(()),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-                Err(error) => Err(error),
+            if let Some(file) = if_there(open(&path, OpenOptions::new().write(true)))?
+                && file.metadata()?.len() > 0
+            {
+                file.set_len(0)?;
+                file.sync_data()?;
             }
+            Ok(())
         });
         match emptied {
             Ok(()) => {
