@@ -15,7 +15,8 @@ use data_encoding::HEXLOWER;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use super::stat::{self, Seen, Stat, content};
-use super::store::{Staged, Step, Store};
+use super::step::Step;
+use super::store::{Staged, Store};
 use crate::beside;
 
 /// What became of a [`Store::commit`].
@@ -67,8 +68,8 @@ impl Store {
         }
         let swap = match expected {
             Some(old) => {
-                self.step(Step::Name).inspect_err(|_| {
-                    staged.keep = self.crashed();
+                self.faults.step(Step::Name).inspect_err(|_| {
+                    staged.keep = self.faults.crashed();
                 })?;
                 let left = Leftover::new(&self.dir, name, set_aside, old, &staged.seen);
                 fs::rename(&staged.path, &left.path)?;
@@ -77,8 +78,8 @@ impl Store {
             }
             None => RenameFlags::NOREPLACE,
         };
-        self.step(Step::Swap).inspect_err(|_| {
-            staged.keep = self.crashed();
+        self.faults.step(Step::Swap).inspect_err(|_| {
+            staged.keep = self.faults.crashed();
         })?;
         let renamed = renameat_with(CWD, &staged.path, CWD, &target, swap).map_err(io::Error::from);
         let replaced = match renamed {
@@ -116,7 +117,7 @@ impl Store {
 
     /// Makes the rename last; returns the new file as it stands.
     fn sync_dir(&self, name: &str, mut seen: Seen) -> io::Result<Seen> {
-        self.step(Step::SyncDir)?;
+        self.faults.step(Step::SyncDir)?;
         File::open(&self.dir)?.sync_all()?;
         // The rename moved the change time. If somebody replaced the file already, the difference
         // is seen at the next look.
@@ -143,7 +144,7 @@ impl Store {
             return is_expected.map(|_| Replaced::No);
         }
         let displaced = File::open(&staged.path).ok();
-        self.step(Step::Remove)?;
+        self.faults.step(Step::Remove)?;
         if set_aside {
             self.rotate(name, &staged.path)?;
         } else {
@@ -266,7 +267,7 @@ impl Store {
 
     /// Whether the old file, after a swap, is the one that was last seen.
     fn is_expected(&self, path: &Path, expected: &Seen) -> io::Result<bool> {
-        self.step(Step::Look)?;
+        self.faults.step(Step::Look)?;
         // The swap itself moved the change time, so size and modification time decide, and the
         // content in doubt.
         if Stat::of(&fs::metadata(path)?).same_content(&expected.stat) {
@@ -278,14 +279,14 @@ impl Store {
 
     /// Undoes a swap that displaced an edit.
     fn swap_back(&self, staged: &Staged, target: &Path) -> io::Result<()> {
-        self.step(Step::SwapBack)?;
+        self.faults.step(Step::SwapBack)?;
         renameat_with(CWD, &staged.path, CWD, target, RenameFlags::EXCHANGE)?;
         if fs::metadata(&staged.path)?.ino() != staged.seen.stat.inode {
             // Another save replaced our file in between; it is newer than the edit that was put
             // back, so it counts.
             renameat_with(CWD, &staged.path, CWD, target, RenameFlags::EXCHANGE)?;
         }
-        self.step(Step::Remove)?;
+        self.faults.step(Step::Remove)?;
         fs::remove_file(&staged.path)
     }
 }

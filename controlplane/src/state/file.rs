@@ -9,8 +9,6 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-#[cfg(test)]
-use crossbeam_channel::bounded;
 use crossbeam_channel::{Receiver, Sender, TryRecvError, never};
 
 use super::diff::Change;
@@ -220,51 +218,6 @@ impl<D: Document> StateFile<D> {
     }
 }
 
-/// The thread's side of a file without a disk: the test plays the thread.
-#[cfg(test)]
-pub(crate) struct TestFile<D: Document> {
-    edits: Sender<Edit<D>>,
-    shared: Arc<Shared<D>>,
-    revision: std::cell::Cell<u64>,
-}
-
-#[cfg(test)]
-impl<D: Document> TestFile<D> {
-    pub(crate) fn pair() -> (Self, StateFile<D>) {
-        let (edits_out, edits) = crossbeam_channel::unbounded();
-        let shared = Arc::<Shared<D>>::default();
-        let file = StateFile {
-            edits,
-            shared: Arc::clone(&shared),
-            wake: bounded(1).0,
-        };
-        let thread = Self {
-            edits: edits_out,
-            shared,
-            revision: std::cell::Cell::new(0),
-        };
-        (thread, file)
-    }
-
-    /// The document that waits, taken as the thread takes it.
-    pub(crate) fn take(&self) -> Option<Job<D>> {
-        self.shared.queued().take()
-    }
-
-    /// A document with this stand is on disk.
-    pub(crate) fn wrote(&self, stand: Stand) {
-        *self.shared.durable() = stand;
-    }
-
-    /// An edit was found.
-    pub(crate) fn edit(&self, changes: Vec<Change<D>>) -> u64 {
-        let revision = self.revision.get() + 1;
-        self.revision.set(revision);
-        drop(self.edits.send(Edit { revision, changes }));
-        revision
-    }
-}
-
 impl<D: Document> Shared<D> {
     pub(super) fn durable(&self) -> MutexGuard<'_, Stand> {
         self.durable.lock().unwrap_or_else(PoisonError::into_inner)
@@ -279,3 +232,6 @@ impl<D: Document> Shared<D> {
 pub(super) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
+
+#[cfg(test)]
+pub(super) mod testing;

@@ -21,7 +21,8 @@ use sha2::{Digest, Sha256};
 
 use super::diff::History;
 use super::stat::{self, Hash};
-use super::store::{Staged, Step, Store, Unfinished, create};
+use super::step::Step;
+use super::store::{Staged, Store, Unfinished, create};
 use crate::guarded::if_there;
 
 /// A base as it was read.
@@ -51,7 +52,7 @@ impl Store {
     ) -> io::Result<()> {
         let path = self.path(&format!(".{name}.base.tmp"));
         let _ = fs::remove_file(&path);
-        self.step(Step::CopyBase)?;
+        self.faults.step(Step::CopyBase)?;
         let mut file = create(&path)?;
         let unfinished = Unfinished::new(&path, self);
         // A file system that can share the blocks of two files does so here.
@@ -64,7 +65,7 @@ impl Store {
         line.push(b'\n');
         file.write_all(&line)?;
         file.sync_all()?;
-        self.step(Step::NameBase)?;
+        self.faults.step(Step::NameBase)?;
         fs::rename(&path, self.base_path(name))?;
         unfinished.done();
         Ok(())

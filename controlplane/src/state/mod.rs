@@ -40,6 +40,7 @@ mod pending;
 pub(crate) mod schema;
 mod start;
 pub(crate) mod stat;
+mod step;
 mod store;
 pub(crate) mod text;
 mod turn;
@@ -51,7 +52,7 @@ pub use error::StateError;
 pub use file::FileCounts;
 pub(crate) use file::{Edit, Failure, Saved, Stand, StateFile};
 #[cfg(test)]
-pub(crate) use file::{Job, TestFile};
+pub(crate) use file::{Job, testing::TestFile};
 pub(crate) use journal::Standing;
 pub use lock::{StateLock, may_enter};
 pub(crate) use start::Read;
@@ -161,12 +162,7 @@ impl StateDir {
         K: Serialize + DeserializeOwned + Send + 'static,
     {
         let found = journal::read(&self.store.dir, standing)?;
-        let tail = journal::Tail::new(
-            &self.store.dir,
-            &found,
-            #[cfg(test)]
-            Arc::clone(&self.store.faults),
-        );
+        let tail = journal::Tail::new(&self.store.dir, &found, self.store.faults.clone());
         let journal = Journal::start(tail, faults.clone())?;
         Ok(journal::Opened { journal, found })
     }

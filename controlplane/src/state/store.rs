@@ -14,6 +14,7 @@ use sha2::{Digest, Sha256};
 use super::error::StateError;
 use super::lock::StateLock;
 use super::stat::{MAX_BYTES, Seen, Stat};
+use super::step::{Faults, Step};
 use crate::guarded::{self, if_there};
 
 /// The directory, locked.
@@ -21,8 +22,7 @@ pub(super) struct Store {
     pub(super) dir: PathBuf,
     /// Held for as long as the service runs.
     lock: StateLock,
-    #[cfg(test)]
-    pub(super) faults: std::sync::Arc<faults::Faults>,
+    pub(super) faults: Faults,
 }
 
 /// A new file, whole and synced under a temporary name. Removed when dropped without
@@ -34,26 +34,6 @@ pub(super) struct Staged {
     pub(super) keep: bool,
 }
 
-/// The steps of a write, in order; the points at which a test lets the disk fail or the process
-/// die.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Step {
-    Create,
-    Write,
-    SyncFile,
-    CopyBase,
-    NameBase,
-    Name,
-    Swap,
-    Look,
-    SwapBack,
-    Remove,
-    SyncDir,
-    Append,
-    SyncJournal,
-    EmptyJournal,
-}
-
 impl Store {
     /// The directory of this lock, once it was checked that it can be written (STATE-6).
     pub(super) fn open(lock: StateLock) -> Result<Self, StateError> {
@@ -62,8 +42,7 @@ impl Store {
         let store = Self {
             dir,
             lock,
-            #[cfg(test)]
-            faults: std::sync::Arc::default(),
+            faults: Faults::default(),
         };
         let _ = fs::remove_file(&probe);
         create(&probe)
@@ -114,7 +93,7 @@ impl Store {
         // One thread, one lock: a fixed name can leave no heap of leftovers behind.
         let path = self.dir.join(format!(".{name}.tmp"));
         if_there(fs::remove_file(&path))?;
-        self.step(Step::Create)?;
+        self.faults.step(Step::Create)?;
         let file = create(&path)?;
         let unfinished = Unfinished::new(&path, self);
         let mut out = BufWriter::with_capacity(
@@ -128,7 +107,7 @@ impl Store {
         );
         write(&mut out)?;
         let Hashing { file, hasher, .. } = out.into_inner().map_err(|error| error.into_error())?;
-        self.step(Step::SyncFile)?;
+        self.faults.step(Step::SyncFile)?;
         file.sync_all()?;
         let stat = Stat::of(&file.metadata()?);
         unfinished.done();
@@ -140,33 +119,6 @@ impl Store {
             },
             keep: false,
         })
-    }
-
-    #[cfg(not(test))]
-    #[expect(
-        clippy::unused_self,
-        clippy::unnecessary_wraps,
-        reason = "the twin for tests lets the disk fail here"
-    )]
-    pub(super) fn step(&self, _: Step) -> io::Result<()> {
-        Ok(())
-    }
-
-    #[cfg(not(test))]
-    #[expect(clippy::unused_self, reason = "the twin for tests dies here")]
-    pub(super) fn crashed(&self) -> bool {
-        false
-    }
-
-    #[cfg(test)]
-    pub(super) fn step(&self, step: Step) -> io::Result<()> {
-        self.faults.step(step)
-    }
-
-    /// A process that died cleans nothing up.
-    #[cfg(test)]
-    pub(super) fn crashed(&self) -> bool {
-        self.faults.crashed()
     }
 }
 
@@ -203,7 +155,7 @@ impl<'a> Unfinished<'a> {
 
 impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
-        if !self.done && !self.store.crashed() {
+        if !self.done && !self.store.faults.crashed() {
             // The full disk gets its room back; if even this fails, the next write removes the
             // file.
             let _ = fs::remove_file(self.path);
@@ -237,7 +189,7 @@ struct Hashing<'a> {
 
 impl Write for Hashing<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if let Err(error) = self.store.step(Step::Write) {
+        if let Err(error) = self.store.faults.step(Step::Write) {
             // A full disk takes a part before it refuses.
             let (part, _) = bytes.split_at(bytes.len() / 2);
             self.file.write_all(part)?;
@@ -260,78 +212,5 @@ impl Write for Hashing<'_> {
 
     fn flush(&mut self) -> io::Result<()> {
         self.file.flush()
-    }
-}
-
-#[cfg(test)]
-pub(super) mod faults {
-    //! Lets the disk fail, or the process die, at a step of a write.
-
-    use std::io;
-    use std::sync::Mutex;
-    use std::sync::atomic::{AtomicBool, Ordering};
-
-    use super::Step;
-
-    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-    enum Fault {
-        Fail(i32),
-        Die,
-    }
-
-    type Meanwhile = Box<dyn FnOnce() + Send>;
-
-    #[derive(Default)]
-    pub(in crate::state) struct Faults {
-        at: Mutex<Option<(Step, Fault)>>,
-        dead: AtomicBool,
-        meanwhile: Mutex<Option<(Step, Meanwhile)>>,
-    }
-
-    impl Faults {
-        pub(in crate::state) fn fail(&self, step: Step, errno: i32) {
-            *self.at.lock().unwrap() = Some((step, Fault::Fail(errno)));
-        }
-
-        pub(in crate::state) fn die(&self, step: Step) {
-            *self.at.lock().unwrap() = Some((step, Fault::Die));
-        }
-
-        pub(in crate::state) fn heal(&self) {
-            *self.at.lock().unwrap() = None;
-        }
-
-        /// Somebody else does something just before a step.
-        pub(in crate::state) fn meanwhile(&self, step: Step, act: impl FnOnce() + Send + 'static) {
-            *self.meanwhile.lock().unwrap() = Some((step, Box::new(act)));
-        }
-
-        pub(in crate::state) fn step(&self, step: Step) -> io::Result<()> {
-            let due = self
-                .meanwhile
-                .lock()
-                .unwrap()
-                .take_if(|(at, _)| *at == step);
-            if let Some((_, act)) = due {
-                act();
-            }
-            if self.dead.load(Ordering::SeqCst) {
-                return Err(io::Error::other("killed"));
-            }
-            match *self.at.lock().unwrap() {
-                Some((at, Fault::Fail(errno))) if at == step => {
-                    Err(io::Error::from_raw_os_error(errno))
-                }
-                Some((at, Fault::Die)) if at == step => {
-                    self.dead.store(true, Ordering::SeqCst);
-                    Err(io::Error::other("killed"))
-                }
-                _ => Ok(()),
-            }
-        }
-
-        pub(super) fn crashed(&self) -> bool {
-            matches!(*self.at.lock().unwrap(), Some((_, Fault::Die)))
-        }
     }
 }

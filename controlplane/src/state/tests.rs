@@ -14,8 +14,8 @@ use weir_shared::table::ClientRow;
 use weir_shared::units::Time;
 
 use super::document::Row;
-use super::store::Step;
-use super::store::faults::Faults;
+use super::step::Step;
+use super::step::testing::Faults;
 use super::*;
 use crate::alert::document::AlertsFile;
 use crate::bans::document::{BanKey, BansFile};

@@ -465,17 +465,6 @@ fn understand<D: Document>(list: &List, value: Value) -> Result<D::Entry, (Strin
 }
 
 #[cfg(test)]
-pub(crate) mod testing {
-    //! One entry as text.
-
-    use super::*;
-
-    /// One entry alone.
-    pub(crate) fn read<D: Document>(list: &str, entry: &Value) -> Result<D::Entry, String> {
-        let schema = D::schema().as_ref().unwrap();
-        understand::<D>(schema.list(list).unwrap(), entry.clone()).map_err(|(_, message)| message)
-    }
-}
-
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;

@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 use crate::guarded::{if_there, is_regular, whole};
 use crate::state::error::StateError;
 use crate::state::stat::MAX_BYTES;
-use crate::state::store::{Step, create};
+use crate::state::step::{Faults, Step};
+use crate::state::store::create;
 
 /// The file's name.
 pub(crate) const JOURNAL: &str = "bans.journal";
@@ -215,23 +216,17 @@ pub(in crate::state) struct Tail {
     last: u64,
     /// A write failed, or somebody else wrote: nothing is appended until the file is emptied.
     is_stale: bool,
-    #[cfg(test)]
-    faults: std::sync::Arc<crate::state::store::faults::Faults>,
+    faults: Faults,
 }
 
 impl Tail {
-    pub(in crate::state) fn new<E, K>(
-        dir: &Path,
-        found: &Found<E, K>,
-        #[cfg(test)] faults: std::sync::Arc<crate::state::store::faults::Faults>,
-    ) -> Self {
+    pub(in crate::state) fn new<E, K>(dir: &Path, found: &Found<E, K>, faults: Faults) -> Self {
         Self {
             dir: dir.to_owned(),
             file: None,
             end: found.end,
             last: found.last,
             is_stale: false,
-            #[cfg(test)]
             faults,
         }
     }
@@ -283,12 +278,12 @@ impl Tail {
     }
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.step(Step::Append)?;
+        self.faults.step(Step::Append)?;
         let Some(mut file) = self.file.as_ref() else {
             return Err(io::Error::other("it is not open"));
         };
         file.write_all(bytes)?;
-        self.step(Step::SyncJournal)?;
+        self.faults.step(Step::SyncJournal)?;
         file.sync_data()
     }
 
@@ -330,7 +325,7 @@ impl Tail {
             return;
         }
         let path = self.dir.join(JOURNAL);
-        let emptied = self.step(Step::EmptyJournal).and_then(|()| {
+        let emptied = self.faults.step(Step::EmptyJournal).and_then(|()| {
             self.set_aside(&path)?;
             if let Some(file) = if_there(open(&path, OpenOptions::new().write(true)))?
                 && file.metadata()?.len() > 0
@@ -365,21 +360,6 @@ impl Tail {
             "what lay in the place of the journal is no regular file and is kept as {aside}"
         );
         Ok(())
-    }
-
-    #[cfg(not(test))]
-    #[expect(
-        clippy::unused_self,
-        clippy::unnecessary_wraps,
-        reason = "the twin for tests lets the disk fail here"
-    )]
-    fn step(&self, _: Step) -> io::Result<()> {
-        Ok(())
-    }
-
-    #[cfg(test)]
-    fn step(&self, step: Step) -> io::Result<()> {
-        self.faults.step(step)
     }
 }
 
