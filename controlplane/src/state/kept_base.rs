@@ -22,7 +22,7 @@ use sha2::{Digest, Sha256};
 use super::diff::History;
 use super::stat::{self, Hash};
 use super::step::Step;
-use super::store::{Staged, Store, Unfinished, create};
+use super::store::{Staged, Store};
 use crate::guarded::if_there;
 
 /// A base as it was read.
@@ -47,18 +47,14 @@ impl Store {
     pub(super) fn keep_base<K: Serialize>(
         &self,
         name: &str,
-        staged: &Staged,
+        staged: &Staged<'_>,
         history: History<K>,
     ) -> io::Result<()> {
-        let path = self.path(&format!(".{name}.base.tmp"));
-        let _ = fs::remove_file(&path);
-        self.faults.step(Step::CopyBase)?;
-        let mut file = create(&path)?;
-        let unfinished = Unfinished::new(&path, self);
+        let (mut base, mut file) = self.temporary(&format!(".{name}.base.tmp"), Step::CopyBase)?;
         // A file system that can share the blocks of two files does so here.
-        io::copy(&mut File::open(&staged.path)?, &mut file)?;
+        io::copy(&mut File::open(&staged.file.path)?, &mut file)?;
         let trailer = Trailer {
-            sha256: staged.hash(),
+            sha256: staged.seen.hash,
             history,
         };
         let mut line = serde_json::to_vec(&trailer)?;
@@ -66,19 +62,15 @@ impl Store {
         file.write_all(&line)?;
         file.sync_all()?;
         self.faults.step(Step::NameBase)?;
-        fs::rename(&path, self.base_path(name))?;
-        unfinished.done();
+        fs::rename(&base.path, path(&self.dir, name))?;
+        base.keep = true;
         Ok(())
     }
+}
 
-    /// Removes the base: the file was taken out.
-    pub(super) fn forget_base(&self, name: &str) -> io::Result<()> {
-        if_there(fs::remove_file(self.base_path(name))).map(drop)
-    }
-
-    fn base_path(&self, name: &str) -> PathBuf {
-        path(&self.dir, name)
-    }
+/// Removes the base: the file was taken out.
+pub(super) fn forget(dir: &Path, name: &str) -> io::Result<()> {
+    if_there(fs::remove_file(path(dir, name))).map(drop)
 }
 
 /// Where the base of a file lies.

@@ -294,7 +294,7 @@ impl Thread {
         loop {
             if let Ok(hold) = self.holds.try_recv() {
                 // Whoever asked may have given it up.
-                let _ = hold.held.send(self.common.store.share_lock());
+                let _ = hold.held.send(self.common.store.lock.share());
                 if hold.resume.recv().is_err() {
                     return;
                 }

@@ -116,7 +116,7 @@ impl<D: Document> Start<D> {
         if D::KEEPS_BASE {
             journal::forget(&store.dir)?;
         }
-        store.forget_base(D::FILE)?;
+        kept_base::forget(&store.dir, D::FILE)?;
         Ok(Self {
             base: Base::new(Vec::new(), None),
             envelope: Envelope::new::<D>(),

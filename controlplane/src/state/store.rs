@@ -5,7 +5,6 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -13,7 +12,7 @@ use sha2::{Digest, Sha256};
 
 use super::error::StateError;
 use super::lock::StateLock;
-use super::stat::{MAX_BYTES, Seen, Stat};
+use super::stat::{MAX_BYTES, Seen, Stat, stat_of};
 use super::step::{Faults, Step};
 use crate::guarded::{self, if_there};
 
@@ -21,17 +20,23 @@ use crate::guarded::{self, if_there};
 pub(super) struct Store {
     pub(super) dir: PathBuf,
     /// Held for as long as the service runs.
-    lock: StateLock,
+    pub(super) lock: StateLock,
     pub(super) faults: Faults,
 }
 
-/// A new file, whole and synced under a temporary name. Removed when dropped without
-/// [`Store::commit`].
-pub(super) struct Staged {
+/// A new file that has no name of its own yet. Dropping it removes the file, half-written or whole:
+/// a full disk gets its room back. If even this fails, the next write removes the file.
+pub(super) struct Temporary<'a> {
     pub(super) path: PathBuf,
-    pub(super) seen: Seen,
     /// Dropping it leaves the file.
     pub(super) keep: bool,
+    faults: &'a Faults,
+}
+
+/// A new file, whole and synced.
+pub(super) struct Staged<'a> {
+    pub(super) file: Temporary<'a>,
+    pub(super) seen: Seen,
 }
 
 impl Store {
@@ -65,11 +70,6 @@ impl Store {
         Ok(true)
     }
 
-    /// The lock, for another process.
-    pub(super) fn share_lock(&self) -> io::Result<OwnedFd> {
-        self.lock.share()
-    }
-
     pub(super) fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
@@ -88,37 +88,41 @@ impl Store {
         &self,
         name: &str,
         write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-    ) -> io::Result<Staged> {
+    ) -> io::Result<Staged<'_>> {
         self.recover(name)?;
-        // One thread, one lock: a fixed name can leave no heap of leftovers behind.
-        let path = self.dir.join(format!(".{name}.tmp"));
-        if_there(fs::remove_file(&path))?;
-        self.faults.step(Step::Create)?;
-        let file = create(&path)?;
-        let unfinished = Unfinished::new(&path, self);
-        let mut out = BufWriter::with_capacity(
-            1 << 16,
-            Hashing {
-                file,
-                hasher: Sha256::new(),
-                room: MAX_BYTES,
-                store: self,
-            },
-        );
+        let (file, open) = self.temporary(&format!(".{name}.tmp"), Step::Create)?;
+        let hashing = Hashing {
+            file: open,
+            hasher: Sha256::new(),
+            room: MAX_BYTES,
+            faults: &self.faults,
+        };
+        let mut out = BufWriter::with_capacity(1 << 16, hashing);
         write(&mut out)?;
-        let Hashing { file, hasher, .. } = out.into_inner().map_err(|error| error.into_error())?;
+        let Hashing {
+            file: open, hasher, ..
+        } = out.into_inner().map_err(|error| error.into_error())?;
         self.faults.step(Step::SyncFile)?;
-        file.sync_all()?;
-        let stat = Stat::of(&file.metadata()?);
-        unfinished.done();
-        Ok(Staged {
+        open.sync_all()?;
+        let stat = stat_of(&open)?;
+        let hash = hasher.finalize().into();
+        let seen = Seen { stat, hash };
+        Ok(Staged { file, seen })
+    }
+
+    /// Makes an empty file of this name. One thread, one lock: a fixed name can leave no heap of
+    /// leftovers behind.
+    pub(super) fn temporary(&self, name: &str, step: Step) -> io::Result<(Temporary<'_>, File)> {
+        let path = self.path(name);
+        if_there(fs::remove_file(&path))?;
+        self.faults.step(step)?;
+        let open = create(&path)?;
+        let file = Temporary {
             path,
-            seen: Seen {
-                stat,
-                hash: hasher.finalize().into(),
-            },
             keep: false,
-        })
+            faults: &self.faults,
+        };
+        Ok((file, open))
     }
 }
 
@@ -131,48 +135,9 @@ pub(crate) fn create(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// Removes a half-written temporary file when the write failed.
-pub(super) struct Unfinished<'a> {
-    path: &'a Path,
-    store: &'a Store,
-    done: bool,
-}
-
-impl<'a> Unfinished<'a> {
-    pub(super) fn new(path: &'a Path, store: &'a Store) -> Self {
-        Self {
-            path,
-            store,
-            done: false,
-        }
-    }
-
-    /// The file is whole, or has its own name.
-    pub(super) fn done(mut self) {
-        self.done = true;
-    }
-}
-
-impl Drop for Unfinished<'_> {
+impl Drop for Temporary<'_> {
     fn drop(&mut self) {
-        if !self.done && !self.store.faults.crashed() {
-            // The full disk gets its room back; if even this fails, the next write removes the
-            // file.
-            let _ = fs::remove_file(self.path);
-        }
-    }
-}
-
-impl Staged {
-    /// Of its content.
-    pub(super) fn hash(&self) -> super::stat::Hash {
-        self.seen.hash
-    }
-}
-
-impl Drop for Staged {
-    fn drop(&mut self) {
-        if !self.keep {
+        if !self.keep && !self.faults.crashed() {
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -184,29 +149,26 @@ struct Hashing<'a> {
     hasher: Sha256,
     /// Bytes that a start still reads.
     room: u64,
-    store: &'a Store,
+    faults: &'a Faults,
 }
 
 impl Write for Hashing<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if let Err(error) = self.store.faults.step(Step::Write) {
+        if let Err(error) = self.faults.step(Step::Write) {
             // A full disk takes a part before it refuses.
             let (part, _) = bytes.split_at(bytes.len() / 2);
             self.file.write_all(part)?;
             return Err(error);
         }
-        let room = self.room.checked_sub(bytes.len() as u64);
-        self.room = room.ok_or_else(|| {
-            io::Error::other(format!(
+        if bytes.len() as u64 > self.room {
+            return Err(io::Error::other(format!(
                 "it would be larger than {} MiB, which the next start refuses",
                 MAX_BYTES >> 20
-            ))
-        })?;
-        let written = self.file.write(bytes)?;
-        self.room += (bytes.len() - written) as u64;
-        if let Some(part) = bytes.get(..written) {
-            self.hasher.update(part);
+            )));
         }
+        let written = self.file.write(bytes)?;
+        self.room -= written as u64;
+        self.hasher.update(bytes.get(..written).unwrap_or_default());
         Ok(written)
     }
 

@@ -56,9 +56,9 @@ impl<D: Document> DiskFile<D> {
             if D::KEEPS_BASE {
                 let history = self.agreed.history(job, at);
                 common.store.keep_base(D::FILE, &staged, history)?;
-                self.agreed.keeps(staged.hash());
+                self.agreed.keeps(staged.seen.hash);
             }
-            let hash = staged.hash();
+            let hash = staged.seen.hash;
             let expected = bad.as_ref().or(self.on_disk.seen());
             let committed = common
                 .store
@@ -101,7 +101,7 @@ impl<D: Document> DiskFile<D> {
         let same = common
             .store
             .stage(D::FILE, |out| self.agreed.write(out, &job.entries, at))?;
-        if same.hash() == hash {
+        if same.seen.hash == hash {
             common.store.keep_base(D::FILE, &same, history)?;
             self.agreed.keeps(hash);
         }

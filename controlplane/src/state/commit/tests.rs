@@ -217,7 +217,7 @@ fn an_edit_in_the_last_moment_is_never_replaced() {
     );
     renameat_with(
         CWD,
-        &staged.path,
+        &staged.file.path,
         CWD,
         dir.path().join("x.json"),
         RenameFlags::EXCHANGE,
@@ -258,8 +258,8 @@ fn a_save_while_an_edit_is_put_back_stands() {
     // The edit comes between the look and the swap, the later save between the swap and its
     // undoing.
     save("edit")();
-    renameat_with(CWD, &staged.path, CWD, &target, RenameFlags::EXCHANGE).unwrap();
-    assert!(!store.is_expected(&staged.path, &known).unwrap());
+    renameat_with(CWD, &staged.file.path, CWD, &target, RenameFlags::EXCHANGE).unwrap();
+    assert!(!store.is_expected(&staged.file.path, &known).unwrap());
     store.faults.meanwhile(Step::SwapBack, save("later"));
     store.swap_back(&staged, &target).unwrap();
     assert_eq!(text(dir.path()), "later");
