@@ -17,7 +17,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use super::stat::{self, Seen, Stat, content};
 use super::step::Step;
 use super::store::{Staged, Store};
-use crate::beside;
+use crate::{beside, guarded};
 
 /// What became of a [`Store::commit`].
 pub(super) enum Commit {
@@ -234,7 +234,8 @@ impl Store {
         if Stat::of(&fs::metadata(path)?).same_content(&expected.stat) {
             return Ok(true);
         }
-        let (_, seen) = content(&mut File::open(path)?)?;
+        // A pipe that somebody put there at the last moment is not waited for (RELOAD-4).
+        let (_, seen) = content(&mut guarded::open(path)?)?;
         Ok(seen.hash == expected.hash)
     }
 
