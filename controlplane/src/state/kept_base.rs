@@ -20,13 +20,15 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::diff::History;
-use super::stat::{self, Hash};
+use super::stat::{self, Hash, Seen};
 use super::step::Step;
 use super::store::{Staged, Store};
 use crate::guarded::if_there;
 
 /// A base as it was read.
 pub(super) struct KeptBase<K> {
+    /// The file that it was read from.
+    pub(super) seen: Seen,
     /// The document.
     pub(super) document: Vec<u8>,
     /// Of the document.
@@ -79,9 +81,10 @@ pub(super) fn path(dir: &Path, name: &str) -> PathBuf {
 }
 
 /// The base of the file of this name, if there is one and it is whole.
-pub(super) fn read<K: DeserializeOwned>(path: &Path, name: &str) -> Option<KeptBase<K>> {
-    let base = match stat::read(path) {
-        Ok(Some((bytes, _))) => split(bytes),
+pub(super) fn read<K: DeserializeOwned>(dir: &Path, name: &str) -> Option<KeptBase<K>> {
+    let path = path(dir, name);
+    let base = match stat::read(&path) {
+        Ok(Some((bytes, seen))) => split(bytes, seen),
         Ok(None) => return None,
         Err(error) => {
             tracing::warn!(file = name, "{} cannot be read: {error}", path.display());
@@ -99,13 +102,14 @@ pub(super) fn read<K: DeserializeOwned>(path: &Path, name: &str) -> Option<KeptB
 }
 
 /// Takes the document and its history apart; none if they do not belong together.
-fn split<K: DeserializeOwned>(mut bytes: Vec<u8>) -> Option<KeptBase<K>> {
+fn split<K: DeserializeOwned>(mut bytes: Vec<u8>, seen: Seen) -> Option<KeptBase<K>> {
     let whole = bytes.strip_suffix(b"\n")?;
     let end = whole.iter().rposition(|byte| *byte == b'\n')? + 1;
     let trailer: Trailer<K> = serde_json::from_slice(bytes.get(end..)?).ok()?;
     bytes.truncate(end);
     let hash: Hash = Sha256::digest(&bytes).into();
     (hash == trailer.sha256).then_some(KeptBase {
+        seen,
         document: bytes,
         hash,
         history: trailer.history,

@@ -127,8 +127,8 @@ impl<D: Document> DiskFile<D> {
                 Ok(Some((bytes, seen))) => Ok(self.judge(common, &bytes, seen, still)),
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                     let fault = Fault::unreadable(&error);
-                    let hash = [0; 32];
-                    Ok(self.refuse(&fault, Seen { stat, hash }, still))
+                    let (hash, racy) = ([0; 32], false);
+                    Ok(self.refuse(&fault, Seen { stat, hash, racy }, still))
                 }
                 Err(error) => Err(error),
             },
@@ -150,7 +150,7 @@ impl<D: Document> DiskFile<D> {
         }
         if self.agreed.stands_after_all(seen.hash) {
             // Nobody knows whether it would stand after a power cut: it is written again.
-            self.on_disk.take(Some(seen), Form::Other);
+            self.on_disk.stands(Some(seen), Form::Other);
             return Observed::Same;
         }
         let most = self.shared.most.load(Ordering::Relaxed);
@@ -204,7 +204,7 @@ impl<D: Document> DiskFile<D> {
             }
             _ => Form::Other,
         };
-        self.on_disk.take(seen, form);
+        self.on_disk.stands(seen, form);
     }
 
     /// Takes in an edit whose copy is of the moment `read`, and tells the owner in memory. The file

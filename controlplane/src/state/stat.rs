@@ -38,6 +38,15 @@ pub(crate) struct Stat {
 pub(super) struct Seen {
     pub(super) stat: Stat,
     pub(super) hash: Hash,
+    /// It was read so soon after its last change that another one may look the same.
+    pub(super) racy: bool,
+}
+
+impl Seen {
+    /// Whether a file that is like this now still has the content.
+    pub(super) fn stands(&self, now: Option<Stat>) -> bool {
+        now == Some(self.stat) && !self.racy
+    }
 }
 
 impl Stat {
@@ -66,7 +75,7 @@ impl Stat {
         clippy::disallowed_methods,
         reason = "compared with time stamps of the disk, which no test turns"
     )]
-    pub(super) fn is_racy(&self) -> bool {
+    fn is_racy(&self) -> bool {
         let now_ns = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |since| i128::try_from(since.as_nanos()).unwrap_or(0));
@@ -84,10 +93,11 @@ impl Stat {
 /// meanwhile, the next look sees a difference and reads again.
 pub(super) fn content(file: &mut File) -> io::Result<(Vec<u8>, Seen)> {
     let stat = stat_of(file)?;
+    let racy = stat.is_racy();
     io::Seek::rewind(file)?;
     let bytes = guarded::whole(file, MAX_BYTES)?;
     let hash = Sha256::digest(&bytes).into();
-    Ok((bytes, Seen { stat, hash }))
+    Ok((bytes, Seen { stat, hash, racy }))
 }
 
 /// The same of the file at a path; none where there is none.

@@ -106,7 +106,8 @@ impl Store {
         open.sync_all()?;
         let stat = stat_of(&open)?;
         let hash = hasher.finalize().into();
-        let seen = Seen { stat, hash };
+        let racy = false;
+        let seen = Seen { stat, hash, racy };
         Ok(Staged { file, seen })
     }
 

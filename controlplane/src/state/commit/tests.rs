@@ -202,7 +202,7 @@ fn an_edit_in_the_last_moment_is_never_replaced() {
     // content.
     let known = Seen {
         stat: store.stat("x.json").unwrap().unwrap(),
-        hash: known.hash,
+        ..known
     };
     let staged = store.stage("x.json", |out| out.write_all(b"new")).unwrap();
     let lying = Seen {
@@ -210,7 +210,7 @@ fn an_edit_in_the_last_moment_is_never_replaced() {
             modified_ns: 0,
             ..known.stat
         },
-        hash: known.hash,
+        ..known
     };
     assert!(
         !store

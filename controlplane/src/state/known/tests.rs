@@ -45,7 +45,7 @@ fn what_is_known_is_not_judged_again() {
     };
     let mut stands = otherwise();
     for racy in [true, false] {
-        stands.racy = racy;
+        stands.seen.racy = racy;
         let swapped = Ok(vec!["203.0.2.0/24".to_owned(), "203.0.1.0/24".to_owned()]);
         assert_eq!(found(dir, Some(stands)), swapped, "{racy}");
         stands = otherwise();
