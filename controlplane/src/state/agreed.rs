@@ -4,11 +4,12 @@ use std::io::{self, Write};
 
 use weir_shared::units::Time;
 
-use super::diff::{Base, Diff, History};
+use super::diff::{Base, Diff};
 use super::document::Document;
 use super::file::{Job, Stand};
 use super::journal::Standing;
 use super::stat::{Digester, Hash};
+use super::store::{Staged, Store};
 use super::text::{self, Envelope};
 
 /// The last document that was read or written, with everything around its entries.
@@ -36,38 +37,25 @@ impl<D: Document> Agreed<D> {
     pub(super) fn new(
         base: Base<D>,
         envelope: Envelope,
-        journal: &Standing,
+        journal: Standing,
         kept: Option<Hash>,
     ) -> Self {
         Self {
             base,
             envelope,
             revision: 0,
-            journal: match journal {
-                Standing::After(number) => *number,
-                Standing::Nothing | Standing::Every => 0,
-            },
+            journal: journal.last(),
             kept,
             attempt: None,
         }
     }
 
-    pub(super) fn entries(&self) -> &[D::Entry] {
-        self.base.entries()
+    pub(super) const fn base(&self) -> &Base<D> {
+        &self.base
     }
 
     pub(super) const fn revision(&self) -> u64 {
         self.revision
-    }
-
-    /// The moment of the last write.
-    pub(super) fn written(&self) -> Time {
-        self.base.written()
-    }
-
-    /// The moment of a write that is made now.
-    pub(super) fn next_write(&self, now: Time) -> Time {
-        self.base.next_write(now)
     }
 
     /// The same once more, as a document to be written.
@@ -110,21 +98,26 @@ impl<D: Document> Agreed<D> {
         Some(hashing.finish())
     }
 
-    /// The kept base is of the document with this hash.
-    pub(super) const fn keeps(&mut self, hash: Hash) {
-        self.kept = Some(hash);
+    /// Whether a base of the file with this hash is kept, where one has to be.
+    pub(super) fn is_kept(&self, file: Hash) -> bool {
+        !D::KEEPS_BASE || self.kept == Some(file)
     }
 
-    /// Whether the kept base is of the document with this hash.
-    pub(super) fn is_kept(&self, hash: Hash) -> bool {
-        self.kept == Some(hash)
-    }
-
-    /// What is known of this document once it is written.
-    pub(super) fn history(&self, job: &Job<D>, at: Time) -> History<D::Key> {
-        let mut history = self.base.history(&job.entries, at);
-        history.journal = Some(job.stand.journal);
-        history
+    /// Keeps the base of this document, which is staged, where one has to be kept.
+    pub(super) fn keep_base(
+        &mut self,
+        store: &Store,
+        staged: &Staged<'_>,
+        job: &Job<D>,
+        at: Time,
+    ) -> io::Result<()> {
+        if D::KEEPS_BASE {
+            let mut history = self.base.history(&job.entries, at);
+            history.journal = Some(job.stand.journal);
+            store.keep_base(D::FILE, staged, history)?;
+            self.kept = Some(staged.seen.hash);
+        }
+        Ok(())
     }
 
     /// This document was written. Its entries move: 20,000 clients need not be held twice.

@@ -199,7 +199,7 @@ impl<D: Document> DiskFile<D> {
         self.take(common, entries, written, owner);
         // Where the service would have written the same, it need not, and no editor is warned.
         let form = match (seen, written) {
-            (Some(seen), Some(written)) if written == self.agreed.written() => {
+            (Some(seen), Some(written)) if written == self.agreed.base().written() => {
                 self.form(seen, written)
             }
             _ => Form::Other,
@@ -217,9 +217,9 @@ impl<D: Document> DiskFile<D> {
         uid: Option<u32>,
     ) {
         let now = Time(common.clock.now().wall_ms);
-        let before = self.agreed.entries().len();
+        let before = self.agreed.base().entries().len();
         let diff = self.agreed.take(entries, read, now);
-        memory::freed(before.max(self.agreed.entries().len()));
+        memory::freed(before.max(self.agreed.base().entries().len()));
         // Before it is sent: who has the edit finds it counted.
         count(&self.shared.counters.edits_taken);
         tracing::info!(
@@ -244,7 +244,7 @@ impl<D: Document> DiskFile<D> {
     /// Whether a write would change nothing of the file but its time (STATE-11).
     pub(super) fn is_as_written(&mut self) -> bool {
         if self.on_disk.form() == Form::Unknown {
-            let written = self.agreed.written();
+            let written = self.agreed.base().written();
             let seen = self.on_disk.seen().copied();
             let form = seen.map_or(Form::Other, |seen| self.form(seen, written));
             self.on_disk.set_form(form);

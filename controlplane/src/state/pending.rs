@@ -50,7 +50,7 @@ impl<D: Document> Pending<D> {
             return;
         }
         job.saved = std::mem::take(&mut self.waiting);
-        text::with_unknown::<D>(&mut job.entries, agreed.entries());
+        text::with_unknown::<D>(&mut job.entries, agreed.base().entries());
         D::sort(&mut job.entries);
         self.job = Some(job);
     }

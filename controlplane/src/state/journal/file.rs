@@ -69,6 +69,16 @@ pub(crate) enum Standing {
     Every,
 }
 
+impl Standing {
+    /// The last line that the file holds.
+    pub(in crate::state) const fn last(self) -> u64 {
+        match self {
+            Self::After(number) => number,
+            Self::Nothing | Self::Every => 0,
+        }
+    }
+}
+
 /// What a start finds in the journal.
 pub(crate) struct Found<E, K> {
     /// Those that the document does not hold, by number.
@@ -97,7 +107,7 @@ pub(crate) fn read<E: DeserializeOwned, K: DeserializeOwned>(
         forget(dir).map_err(failed)?;
     }
     let bytes = bytes(&path).map_err(failed)?;
-    let (found, damaged) = lines(&bytes, after(standing));
+    let (found, damaged) = lines(&bytes, standing.last());
     if damaged > 0 {
         tracing::error!(
             file = JOURNAL,
@@ -132,15 +142,7 @@ pub(crate) fn look<E: DeserializeOwned, K: DeserializeOwned>(
         return Ok(Vec::new());
     }
     let bytes = bytes(&path).map_err(|error| StateError::Read { path, error })?;
-    Ok(lines(&bytes, after(standing)).0.lines)
-}
-
-/// The last line that the document holds.
-const fn after(standing: Standing) -> u64 {
-    match standing {
-        Standing::After(number) => number,
-        Standing::Nothing | Standing::Every => 0,
-    }
+    Ok(lines(&bytes, standing.last()).0.lines)
 }
 
 /// Removes the journal: it says nothing any more.
