@@ -206,15 +206,7 @@ impl<D: Document> StateFile<D> {
 
     /// What was written and taken in so far.
     pub(crate) fn counts(&self) -> FileCounts {
-        // Relaxed throughout: each is a count of its own that only has to add up.
-        let counters = &self.shared.counters;
-        FileCounts {
-            file: D::FILE,
-            writes_ok: counters.writes_ok.load(Ordering::Relaxed),
-            writes_error: counters.writes_error.load(Ordering::Relaxed),
-            edits_taken: counters.edits_taken.load(Ordering::Relaxed),
-            edits_bad: counters.edits_bad.load(Ordering::Relaxed),
-        }
+        self.shared.counters.of(D::FILE)
     }
 }
 
@@ -226,6 +218,20 @@ impl<D: Document> Shared<D> {
     pub(super) fn queued(&self) -> MutexGuard<'_, Option<Job<D>>> {
         // Nothing can panic while it is held; if it ever does, the queue is still a queue.
         self.queued.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Counters {
+    /// The counts so far, of the file of this name.
+    pub(super) fn of(&self, file: &'static str) -> FileCounts {
+        // Relaxed throughout: each is a count of its own that only has to add up.
+        FileCounts {
+            file,
+            writes_ok: self.writes_ok.load(Ordering::Relaxed),
+            writes_error: self.writes_error.load(Ordering::Relaxed),
+            edits_taken: self.edits_taken.load(Ordering::Relaxed),
+            edits_bad: self.edits_bad.load(Ordering::Relaxed),
+        }
     }
 }
 

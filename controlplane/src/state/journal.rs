@@ -16,7 +16,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use serde::Serialize;
 
 use super::error::StateError;
-use super::file::{FileCounts, Saved};
+use super::file::{Counters, FileCounts, Saved, count};
 use crate::faults::{Faults, PartFault};
 
 mod file;
@@ -36,13 +36,6 @@ pub(crate) struct Journal<E, K> {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What a start opens.
-pub(crate) struct Opened<E, K> {
-    pub(crate) journal: Journal<E, K>,
-    /// What it held.
-    pub(crate) found: Found<E, K>,
-}
-
 struct Shared<E, K> {
     queue: Mutex<Queue<E, K>>,
     /// Lines were lost: a document must hold them.
@@ -50,8 +43,7 @@ struct Shared<E, K> {
     faults: Faults,
     /// Bytes of the file.
     bytes: AtomicU64,
-    writes_ok: AtomicU64,
-    writes_error: AtomicU64,
+    counters: Counters,
     stop: AtomicBool,
 }
 
@@ -109,8 +101,7 @@ impl<E, K> Journal<E, K> {
             has_lost: AtomicBool::new(false),
             faults,
             bytes: AtomicU64::new(0),
-            writes_ok: AtomicU64::new(0),
-            writes_error: AtomicU64::new(0),
+            counters: Counters::default(),
             stop: AtomicBool::new(false),
         });
         let thread = None;
@@ -169,13 +160,7 @@ impl<E, K> Journal<E, K> {
     }
 
     pub(crate) fn counts(&self) -> FileCounts {
-        FileCounts {
-            file: JOURNAL,
-            writes_ok: self.shared.writes_ok.load(Ordering::Relaxed),
-            writes_error: self.shared.writes_error.load(Ordering::Relaxed),
-            edits_taken: 0,
-            edits_bad: 0,
-        }
+        self.shared.counters.of(JOURNAL)
     }
 
     fn wake(&self) {
@@ -224,7 +209,7 @@ fn run<E: Serialize, K: Serialize>(shared: &Shared<E, K>, mut tail: Tail, woken:
 
 /// Says that lines were lost; what the system said, once an outage.
 fn lose<E, K>(shared: &Shared<E, K>, lost: Lost, is_failing: &mut bool) {
-    shared.writes_error.fetch_add(1, Ordering::Relaxed);
+    count(&shared.counters.writes_error);
     match lost {
         Lost::Gone => {
             tracing::warn!(
@@ -259,7 +244,7 @@ fn turn<E: Serialize, K: Serialize>(
         // Before those who wait are told: the owner asks for it then.
         match outcome {
             Ok(()) => {
-                shared.writes_ok.fetch_add(1, Ordering::Relaxed);
+                count(&shared.counters.writes_ok);
                 if std::mem::take(is_failing) {
                     tracing::info!(file = JOURNAL, "the journal is written again");
                 }

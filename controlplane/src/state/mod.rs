@@ -61,7 +61,7 @@ pub(crate) use store::create;
 use common::{AnyFile, Common};
 use disk::DiskFile;
 use document::Document;
-use journal::Journal;
+use journal::{Found, Journal};
 use known::Known;
 use store::Store;
 use watch::{Directory, POLL, TICK};
@@ -84,15 +84,6 @@ pub(crate) struct StateDir {
 /// request should wait. It is left a quarter of a processor that another wants whole: edits and
 /// acknowledged bans wait for it too.
 const NICE: i32 = 5;
-
-/// A file that was read at the start.
-pub(crate) struct Opened<D: Document> {
-    /// Its owner's side.
-    pub(crate) file: StateFile<D>,
-    /// What was found.
-    read: Read<D>,
-    disk: DiskFile<D>,
-}
 
 /// A file for [`StateDir::start`].
 pub(crate) struct Registered(Box<dyn AnyFile>);
@@ -122,33 +113,30 @@ impl StateDir {
     /// # Errors
     /// [`StateError`] (STATE-6).
     pub(crate) fn open(lock: StateLock, clock: Clock) -> Result<Self, StateError> {
-        Ok(Self::of(Store::open(lock)?, clock))
-    }
-
-    fn of(store: Store, clock: Clock) -> Self {
         let (wake, woken) = bounded(1);
-        Self {
-            store,
+        Ok(Self {
+            store: Store::open(lock)?,
             clock,
             wake,
             woken,
-        }
+        })
     }
 
-    /// Reads and checks a file, with the help of what is known of it.
+    /// Reads and checks a file, with the help of what is known of it: the owner's side, what was
+    /// read, and the file for the thread.
     ///
     /// # Errors
     /// [`StateError`], with path, line, column and JSON pointer where there is one (STATE-6).
     pub(crate) fn read<D: Document>(
         &self,
         known: Option<Known<D>>,
-    ) -> Result<Opened<D>, StateError> {
+    ) -> Result<(StateFile<D>, Read<D>, Registered), StateError> {
         let now = Time(self.clock.now().wall_ms);
-        let (disk, file, read) = DiskFile::<D>::open(&self.store, &self.wake, known, now)?;
-        Ok(Opened { file, read, disk })
+        let (disk, file, read) = DiskFile::open(&self.store, &self.wake, known, now)?;
+        Ok((file, read, Registered(Box::new(disk))))
     }
 
-    /// Reads the journal and starts its thread.
+    /// Reads the journal and starts its thread: the owner's side, and what was found.
     ///
     /// # Errors
     /// [`StateError`]
@@ -156,15 +144,14 @@ impl StateDir {
         &self,
         standing: Standing,
         faults: &Faults,
-    ) -> Result<journal::Opened<E, K>, StateError>
+    ) -> Result<(Journal<E, K>, Found<E, K>), StateError>
     where
         E: Serialize + DeserializeOwned + Send + 'static,
         K: Serialize + DeserializeOwned + Send + 'static,
     {
         let found = journal::read(&self.store.dir, standing)?;
         let tail = journal::Tail::new(&self.store.dir, &found, self.store.faults.clone());
-        let journal = Journal::start(tail, faults.clone())?;
-        Ok(journal::Opened { journal, found })
+        Ok((Journal::start(tail, faults.clone())?, found))
     }
 
     /// Starts the thread, which is woken by what happens in the directory. The first file is the
@@ -182,11 +169,9 @@ impl StateDir {
         let stop = Arc::new(AtomicBool::new(false));
         // One that was given up may still be in it when the next comes: the disk is slow then.
         let (holds, held) = unbounded();
-        let mut files = files.into_iter().map(|Registered(file)| file);
         let thread = Thread {
             looks: looks.clone(),
-            first: files.next(),
-            others: files.collect(),
+            files: files.into_iter().map(|Registered(file)| file).collect(),
             common: Common {
                 store: self.store,
                 clock: self.clock,
@@ -206,13 +191,6 @@ impl StateDir {
             held: None,
             thread: Some(thread),
         })
-    }
-}
-
-impl<D: Document> Opened<D> {
-    /// The parts: the owner's side, what was read, and the file for the thread.
-    pub(crate) fn split(self) -> (StateFile<D>, Read<D>, Registered) {
-        (self.file, self.read, Registered(Box::new(self.disk)))
     }
 }
 
@@ -274,8 +252,7 @@ impl Drop for StateThread {
 /// The thread's own.
 struct Thread {
     common: Common,
-    first: Option<Box<dyn AnyFile>>,
-    others: Vec<Box<dyn AnyFile>>,
+    files: Vec<Box<dyn AnyFile>>,
     looks: FileThread,
     stop: Arc<AtomicBool>,
     woken: Receiver<()>,
@@ -309,9 +286,9 @@ impl Thread {
                 None => drop(self.woken.recv_timeout(wait)),
                 Some(at) => {
                     if Instant::now() >= at {
-                        self.files().for_each(|file| file.give_up());
+                        self.files.iter_mut().for_each(|file| file.give_up());
                     }
-                    if !self.files().any(|file| file.has_job()) {
+                    if !self.files.iter_mut().any(|file| file.has_job()) {
                         return;
                     }
                     std::thread::sleep(TICK);
@@ -320,40 +297,29 @@ impl Thread {
         }
     }
 
-    fn files(&mut self) -> impl Iterator<Item = &mut Box<dyn AnyFile>> {
-        self.first.iter_mut().chain(&mut self.others)
-    }
-
     /// Sees to it that the directory is there.
     fn reach(&mut self) -> io::Result<()> {
         if self.common.store.ensure_dir()? {
             tracing::warn!("the state directory was gone, or the lock in it, and is made anew");
             // The old watch went with the old directory.
             self.looks.wake();
-            self.files().for_each(|file| file.rebuild());
+            self.files.iter_mut().for_each(|file| file.rebuild());
         }
         Ok(())
     }
 
     /// One turn of each file. Returns how long nothing needs to be done.
     fn turn(&mut self, unreachable: Option<&str>) -> Duration {
-        let Self {
-            common,
-            first,
-            others,
-            ..
-        } = self;
-        let mut wait = POLL;
-        if let Some(first) = first {
-            wait = guarded(first, common, unreachable);
-        }
+        let common = &self.common;
+        let Some((first, others)) = self.files.split_first_mut() else {
+            return POLL;
+        };
+        let mut wait = guarded(first, common, unreachable);
         for file in others {
             wait = wait.min(guarded(file, common, unreachable));
             // What an answer waits for need not wait for every other file: each takes two syncs,
             // and a busy disk may take seconds for them.
-            if let Some(first) = first
-                && first.is_awaited()
-            {
+            if first.is_awaited() {
                 wait = wait.min(guarded(first, common, unreachable));
             }
         }

@@ -58,13 +58,13 @@ fn setup() -> Setup {
 
 fn setup_with(looks: &FileThread) -> Setup {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(StateLock::claim(dir.path()).unwrap()).unwrap();
-    let faults = Arc::clone(&store.faults);
-    let state = StateDir::of(store, Clock::manual(NOW).0);
-    let (bans, held, first) = state.read(None).unwrap().split();
-    let (clients, _, second) = state.read(None).unwrap().split();
-    let (lookups, _, third) = state.read(None).unwrap().split();
-    let (alerts, _, fourth) = state.read(None).unwrap().split();
+    let lock = StateLock::claim(dir.path()).unwrap();
+    let state = StateDir::open(lock, Clock::manual(NOW).0).unwrap();
+    let faults = Arc::clone(&state.store.faults);
+    let (bans, held, first) = state.read(None).unwrap();
+    let (clients, _, second) = state.read(None).unwrap();
+    let (lookups, _, third) = state.read(None).unwrap();
+    let (alerts, _, fourth) = state.read(None).unwrap();
     assert!(held.entries.is_empty());
     let files = vec![first, second, third, fourth];
     Setup {
@@ -458,9 +458,9 @@ fn a_stop_writes_what_is_queued() {
     let open = || {
         let state =
             StateDir::open(StateLock::claim(dir.path()).unwrap(), Clock::manual(NOW).0).unwrap();
-        let (file, read, first) = state.read::<BansFile>(None).unwrap().split();
+        let (file, read, first) = state.read::<BansFile>(None).unwrap();
         let held = found(read);
-        let (clients, _, second) = state.read::<ClientsFile>(None).unwrap().split();
+        let (clients, _, second) = state.read::<ClientsFile>(None).unwrap();
         (
             file,
             clients,
@@ -631,7 +631,7 @@ fn a_kill_at_any_step_leaves_a_base_that_fits() {
             }
             let state = StateDir::open(StateLock::claim(dir.path()).unwrap(), Clock::manual(NOW).0)
                 .unwrap();
-            let (_file, read, _) = state.read::<BansFile>(None).unwrap().split();
+            let (_file, read, _) = state.read::<BansFile>(None).unwrap();
             let mut held = found(read);
             BansFile::sort(&mut held);
             let old = [ban(1), ban(2)];
@@ -676,7 +676,7 @@ fn a_damaged_base_is_not_used() {
         fs::write(&base, base_is).unwrap();
         let state =
             StateDir::open(StateLock::claim(dir.path()).unwrap(), Clock::manual(NOW).0).unwrap();
-        let (_file, read, _) = state.read::<BansFile>(None).unwrap().split();
+        let (_file, read, _) = state.read::<BansFile>(None).unwrap();
         found(read).len()
     };
     assert_eq!(held(&whole), 2);
