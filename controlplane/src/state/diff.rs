@@ -102,6 +102,16 @@ struct Age {
     changed: Time,
 }
 
+impl Age {
+    /// Of an entry that first stands at this moment.
+    const fn new(moment: Time) -> Self {
+        Self {
+            stood: moment,
+            changed: moment,
+        }
+    }
+}
+
 /// Entries that were dropped, with the moment of the first write without them. At most
 /// [`MAX_DROPPED`].
 struct Dropped<D: Document> {
@@ -222,11 +232,7 @@ impl<D: Document> Base<D> {
             diff.kept += 1;
             return;
         }
-        let age = Age {
-            stood: moment,
-            changed: moment,
-        };
-        self.ages.insert(key, age);
+        self.ages.insert(key, Age::new(moment));
         self.dropped.at.remove(&key);
         diff.put(None, &theirs);
         self.entries.push(theirs);
@@ -250,9 +256,9 @@ impl<D: Document> Base<D> {
             theirs
         };
         if after != before {
-            let stood = self.age(key).stood;
             let changed = moment;
-            self.ages.insert(key, Age { stood, changed });
+            let age = self.age(key);
+            self.ages.insert(key, Age { changed, ..age });
             diff.put(Some(before), &after);
         }
         self.entries.push(after);
@@ -285,14 +291,11 @@ impl<D: Document> Base<D> {
             let key = D::key(entry);
             match held.remove(&key) {
                 Some(before) if before == entry => self.ages.get(&key).copied(),
-                Some(_) => {
-                    let stood = self.age(key).stood;
-                    Some(Age { stood, changed: at })
-                }
-                None => {
-                    let (stood, changed) = (at, at);
-                    Some(Age { stood, changed })
-                }
+                Some(_) => Some(Age {
+                    changed: at,
+                    ..self.age(key)
+                }),
+                None => Some(Age::new(at)),
             }
         };
         let ages = entries.iter().map(&mut age).collect();
@@ -345,10 +348,8 @@ impl<D: Document> Base<D> {
     }
 
     fn age(&self, key: D::Key) -> Age {
-        self.ages.get(&key).copied().unwrap_or(Age {
-            stood: self.read_at_start,
-            changed: self.read_at_start,
-        })
+        let age = self.ages.get(&key).copied();
+        age.unwrap_or(Age::new(self.read_at_start))
     }
 
     fn drop_entry(&mut self, key: D::Key, at: Time) {
@@ -377,17 +378,12 @@ impl<D: Document> Diff<D> {
             let done = self.changes.iter().filter(|change| change.verb() == verb);
             (done.count(), verb)
         };
-        let parts: Vec<String> = [
-            count(ADDED),
-            count(CHANGED),
-            count(LIFTED),
-            count(REMOVED),
-            (self.kept, "kept as they are newer than the edited copy"),
-        ]
-        .into_iter()
-        .filter(|(count, _)| *count > 0)
-        .map(|(count, what)| format!("{count} {what}"))
-        .collect();
+        let kept = (self.kept, "kept as they are newer than the edited copy");
+        let parts: Vec<String> = ([ADDED, CHANGED, LIFTED, REMOVED].map(count).into_iter())
+            .chain([kept])
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, what)| format!("{count} {what}"))
+            .collect();
         if parts.is_empty() {
             "no entry changed".to_owned()
         } else {

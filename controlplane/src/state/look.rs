@@ -31,20 +31,6 @@ pub(super) enum Observed {
     Bad { seen: Seen, settled: bool },
 }
 
-/// What is said of a file that was removed.
-fn removed(list: &str) -> String {
-    format!(
-        "it was removed while the service runs, which takes nothing out, and is written again; save it with \"{list}\": [] to take all out"
-    )
-}
-
-/// What is said of a directory, a pipe or a device in the place of a file.
-fn displaced(aside: &str) -> String {
-    format!(
-        "what lay in its place is no regular file, is kept as {aside} and takes nothing out; it is written again"
-    )
-}
-
 impl<D: Document> DiskFile<D> {
     /// Looks at the file where nothing is to be written. Returns when to look again.
     pub(super) fn idle(&mut self, common: &Common, now: Instant) -> Duration {
@@ -106,7 +92,11 @@ impl<D: Document> DiskFile<D> {
             Sight::Bad { seen, settled } => Ok(Observed::Bad { seen, settled }),
             Sight::Gone(still) if still < SETTLE_GONE || full => Ok(Observed::Unsettled),
             Sight::Gone(_) if D::REMOVED_IS_NO_EDIT => {
-                self.put_back(common, &removed(D::LIST));
+                let error = format!(
+                    "it was removed while the service runs, which takes nothing out, and is written again; save it with \"{}\": [] to take all out",
+                    D::LIST
+                );
+                self.put_back(common, &error);
                 Ok(Observed::Same)
             }
             Sight::Gone(_) => {
@@ -115,7 +105,10 @@ impl<D: Document> DiskFile<D> {
             }
             Sight::NoFile(still) if still >= SETTLE_ASIDE || common.stopping => {
                 let aside = common.store.set_aside(D::FILE)?;
-                self.put_back(common, &displaced(&aside));
+                let error = format!(
+                    "what lay in its place is no regular file, is kept as {aside} and takes nothing out; it is written again"
+                );
+                self.put_back(common, &error);
                 Ok(Observed::Same)
             }
             Sight::NoFile(_) => Ok(Observed::Unsettled),

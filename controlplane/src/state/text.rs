@@ -82,7 +82,7 @@ pub(crate) fn judged<D: Document>(
         schema,
         refused: &refused,
         most,
-        judge: Some(judge),
+        judge,
         noting: None,
         of: PhantomData,
     };
@@ -120,7 +120,7 @@ pub(crate) fn parse_noting<D: Document>(
             schema,
             refused: &RefCell::new(Refused::default()),
             most: 1,
-            judge: None,
+            judge: &|_| Ok(()),
             noting: Some(Noting {
                 known: &known,
                 begin: bytes.as_ptr().addr(),
@@ -165,17 +165,11 @@ impl Envelope {
         let written = Value::String(written.to_string());
         if let Some(held) = self.0.get_mut(WRITTEN) {
             *held = written;
-            return;
+        } else if let Some(version) = self.0.keys().position(|name| name == "version") {
+            let _ = self
+                .0
+                .shift_insert(version + 1, WRITTEN.to_owned(), written);
         }
-        let mut members = Map::new();
-        for (name, value) in std::mem::take(&mut self.0) {
-            let is_version = name == "version";
-            members.insert(name, value);
-            if is_version {
-                members.insert(WRITTEN.to_owned(), written.clone());
-            }
-        }
-        self.0 = members;
     }
 }
 
@@ -231,7 +225,7 @@ struct Whole<'a, D: Document> {
     refused: &'a RefCell<Refused>,
     /// Faults that are told.
     most: usize,
-    judge: Option<Judge<'a, D>>,
+    judge: Judge<'a, D>,
     noting: Option<Noting<'a, D>>,
     of: PhantomData<D>,
 }
@@ -388,14 +382,10 @@ impl<'de, D: Document> Visitor<'de> for Entries<'_, D> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
         let mut index = 0_usize;
-        while let Some(next) = self.next(&mut list)? {
-            let understood = match next {
-                Next::Known(entry) => Ok(entry),
-                Next::Value(value) => understand::<D>(self.list, value),
-            };
+        while let Some(understood) = self.next(&mut list)? {
             let entry = understood.and_then(|entry| {
                 D::check(&entry, self.seen).map_err(|message| (String::new(), message))?;
-                self.whole.judge.map_or(Ok(()), |judge| judge(&entry))?;
+                (self.whole.judge)(&entry)?;
                 Ok(entry)
             });
             match entry {
@@ -414,36 +404,35 @@ impl<'de, D: Document> Visitor<'de> for Entries<'_, D> {
     }
 }
 
-/// What comes next in a list.
-enum Next<D: Document> {
-    /// An entry whose text is known.
-    Known(D::Entry),
-    /// One to be judged.
-    Value(Value),
-}
-
 impl<D: Document> Entries<'_, D> {
-    fn next<'de, A: SeqAccess<'de>>(&self, list: &mut A) -> Result<Option<Next<D>>, A::Error> {
-        let Some(noting) = &self.whole.noting else {
-            let next = list.next_element::<Strict>()?;
-            return Ok(next.map(|Strict(value)| Next::Value(value)));
+    /// What comes next in the list; an entry whose text is known is not judged.
+    fn next<'de, A: SeqAccess<'de>>(
+        &self,
+        list: &mut A,
+    ) -> Result<Option<Understood<D>>, A::Error> {
+        let next: Option<Strict> = if let Some(noting) = &self.whole.noting {
+            let Some(text) = list.next_element::<&RawValue>()? else {
+                return Ok(None);
+            };
+            if let Some(entry) = noting.note(text.get()) {
+                return Ok(Some(Ok(entry)));
+            }
+            Some(serde_json::from_str(text.get()).map_err(A::Error::custom)?)
+        } else {
+            list.next_element()?
         };
-        let Some(text) = list.next_element::<&RawValue>()? else {
-            return Ok(None);
-        };
-        if let Some(entry) = noting.note(text.get()) {
-            return Ok(Some(Next::Known(entry)));
-        }
-        let Strict(value) = serde_json::from_str(text.get()).map_err(A::Error::custom)?;
-        Ok(Some(Next::Value(value)))
+        Ok(next.map(|Strict(value)| understand::<D>(self.list, value)))
     }
 }
 
-/// The entry that a value is, or pointer and message of why it is none.
+/// An entry, or pointer and message of why it is none.
+type Understood<D> = Result<<D as Document>::Entry, (String, String)>;
+
+/// The entry that a value is.
 ///
 /// The schema is checked first, then serde, since a schema cannot say everything (that two entries
 /// have one name, that `1::2::3` is no address). If both refuse, serde's message is shown.
-fn understand<D: Document>(list: &List, value: Value) -> Result<D::Entry, (String, String)> {
+fn understand<D: Document>(list: &List, value: Value) -> Understood<D> {
     let fault = list.judge(&value);
     if fault.is_none()
         && let Ok(mut entry) = D::read(list.name, &value)
