@@ -7,6 +7,7 @@
 //! after that number. The file is not for hands. `journal/file.rs` reads and writes it; here are
 //! its thread and the side of the owner, who decides which change goes where.
 
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -193,8 +194,8 @@ fn run<E: Serialize, K: Serialize>(shared: &Shared<E, K>, mut tail: Tail, woken:
         // behind the reason.
         let turn = AssertUnwindSafe(|| turn(shared, &mut tail, &mut queue, &mut is_failing));
         if catch_unwind(turn).is_err() {
-            let lost = Lost::Failed("its thread panicked; please report this".to_owned());
-            lose(shared, lost, &mut is_failing);
+            let lost = io::Error::other("its thread panicked; please report this");
+            lose(shared, lost.into(), &mut is_failing);
         }
         drop(queue);
         shared.bytes.store(tail.end(), Ordering::Relaxed);
@@ -214,7 +215,7 @@ fn lose<E, K>(shared: &Shared<E, K>, lost: Lost, is_failing: &mut bool) {
         Lost::Gone => {
             tracing::warn!(
                 file = JOURNAL,
-                "the journal is not as it was left, or bans.json is gone: bans.json is written, then the journal anew"
+                "{lost}: bans.json is written, then the journal anew"
             );
         }
         Lost::Failed(_) if *is_failing => {}

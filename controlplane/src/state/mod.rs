@@ -219,18 +219,6 @@ impl StateThread {
             let _ = held.try_send(());
         }
     }
-
-    /// A thread that is none: the test plays it.
-    #[cfg(test)]
-    pub(crate) fn without_disk() -> Self {
-        Self {
-            stop: Arc::default(),
-            wake: bounded(1).0,
-            holds: bounded(1).0,
-            held: None,
-            thread: None,
-        }
-    }
 }
 
 impl Drop for StateThread {
@@ -339,5 +327,7 @@ fn guarded(file: &mut Box<dyn AnyFile>, common: &Common, unreachable: Option<&st
         .unwrap_or_else(|_| file.fail_by_bug(common, now))
 }
 
+#[cfg(test)]
+mod testing;
 #[cfg(test)]
 mod tests;

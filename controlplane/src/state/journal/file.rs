@@ -49,13 +49,14 @@ impl<E, K> Line<E, K> {
 }
 
 /// Why lines were lost, until the journal is emptied. A document must hold them.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Lost {
-    /// The file is not as it was left: somebody removed it, or wrote to it, or removed the
-    /// document.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Lost {
+    /// Somebody removed the file, or wrote to it, or removed the document.
+    #[error("the journal is not as it was left, or bans.json is gone")]
     Gone,
     /// What the system said.
-    Failed(String),
+    #[error(transparent)]
+    Failed(#[from] io::Error),
 }
 
 /// Lines of the journal that a file does not hold.
@@ -248,63 +249,58 @@ impl Tail {
         let mut bytes = Vec::new();
         let mut last = self.last;
         for (number, line) in lines {
-            let written = serde_json::to_writer(&mut bytes, line);
-            written.map_err(|error| Lost::Failed(error.to_string()))?;
+            serde_json::to_writer(&mut bytes, line).map_err(io::Error::from)?;
             bytes.push(b'\n');
             last = number;
         }
         // Whatever goes wrong from here on, a document holds them, and what lies there then counts
         // for nothing.
         self.is_stale = true;
+        let file = self.file.take();
         if bytes.len() > MAX_APPEND {
-            return Err(Lost::Failed(format!("{} bytes at once", bytes.len())));
+            return Err(io::Error::other(format!("{} bytes at once", bytes.len())).into());
         }
-        let failed = |error: io::Error| Lost::Failed(error.to_string());
         // A start takes no line behind a document that is not there (STATE-11), nor behind what is
         // none.
-        let document = if_there(fs::metadata(self.dir.join(DOCUMENT))).map_err(failed)?;
-        let is_behind = document.is_some_and(|found| found.is_file());
-        if !is_behind || !self.is_as_left().map_err(failed)? {
-            self.file = None;
+        let document = if_there(fs::metadata(self.dir.join(DOCUMENT)))?;
+        if !document.is_some_and(|found| found.is_file()) {
             return Err(Lost::Gone);
         }
-        if let Err(error) = self.write(&bytes) {
+        let mut file = self.as_left(file)?.ok_or(Lost::Gone)?;
+        if let Err(error) = self.write(&mut file, &bytes) {
             // A full disk gets its room back.
-            let _ = self.file.as_ref().map(|file| file.set_len(self.end));
-            return Err(failed(error));
+            let _ = file.set_len(self.end);
+            return Err(error.into());
         }
+        self.file = Some(file);
         self.end += bytes.len() as u64;
         self.last = last;
         self.is_stale = false;
         Ok(())
     }
 
-    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+    fn write(&self, file: &mut File, bytes: &[u8]) -> io::Result<()> {
         self.faults.step(Step::Append)?;
-        let Some(mut file) = self.file.as_ref() else {
-            return Err(io::Error::other("it is not open"));
-        };
         file.write_all(bytes)?;
         self.faults.step(Step::SyncJournal)?;
         file.sync_data()
     }
 
-    /// Whether the file is the one that was left, opened. It is made where it was never there.
-    fn is_as_left(&mut self) -> io::Result<bool> {
+    /// The file, opened, if it is the one that was left. It is made where it was never there.
+    fn as_left(&self, file: Option<File>) -> io::Result<Option<File>> {
         let path = self.dir.join(JOURNAL);
         let standing = if_there(fs::symlink_metadata(&path))?;
         if standing.as_ref().is_some_and(is_no_file) {
             return Err(io::Error::other("it is no regular file"));
         }
-        match (&self.file, standing) {
+        match (file, standing) {
             (Some(file), Some(standing)) => {
                 let open = file.metadata()?;
-                Ok((open.dev(), open.ino()) == (standing.dev(), standing.ino())
-                    && open.len() == self.end)
+                let is_same = (open.dev(), open.ino()) == (standing.dev(), standing.ino());
+                Ok((is_same && open.len() == self.end).then_some(file))
             }
             (None, Some(standing)) if standing.is_file() && standing.len() == self.end => {
-                self.file = Some(open(&path, OpenOptions::new().append(true))?);
-                Ok(true)
+                open(&path, OpenOptions::new().append(true)).map(Some)
             }
             (None, None) if self.end == 0 => {
                 let made = OpenOptions::new()
@@ -313,10 +309,9 @@ impl Tail {
                     .mode(0o600)
                     .open(&path)?;
                 File::open(&self.dir)?.sync_all()?;
-                self.file = Some(made);
-                Ok(true)
+                Ok(Some(made))
             }
-            (Some(_) | None, _) => Ok(false),
+            (Some(_) | None, _) => Ok(None),
         }
     }
 
