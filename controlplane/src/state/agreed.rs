@@ -90,10 +90,10 @@ impl<D: Document> Agreed<D> {
         text::write::<D>(out, entries, &self.envelope)
     }
 
-    /// What a file of the same, written at that moment, would hash to.
-    pub(super) fn hash_at(&mut self, written: Time) -> Option<Hash> {
+    /// What the file hashes to, if this service has written it.
+    pub(super) fn hash(&mut self) -> Option<Hash> {
         let mut hashing = Digester::default();
-        self.envelope.stamp(written);
+        self.envelope.stamp(self.base.written());
         text::write::<D>(&mut hashing, self.base.entries(), &self.envelope).ok()?;
         Some(hashing.finish())
     }

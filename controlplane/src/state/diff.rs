@@ -186,11 +186,8 @@ impl<D: Document> Base<D> {
     /// Takes in an edit whose copy is of the moment `read`, of the last one if it does not say.
     /// What it changed is now in the base.
     fn take(&mut self, theirs: Vec<D::Entry>, read: Option<Time>) -> Diff<D> {
-        let read = match (self.lost, read) {
-            (true, _) => None,
-            (false, read) => Some(read.unwrap_or(Time(u64::MAX))),
-        };
-        self.lost = false;
+        let was_lost = std::mem::take(&mut self.lost);
+        let read = (!was_lost).then(|| read.unwrap_or(Time(u64::MAX)));
         // An edit of an older copy is younger than the file that it replaced.
         let moment = match read {
             Some(read) if read >= self.written => self.written,

@@ -105,15 +105,12 @@ impl<E, K> Journal<E, K> {
             counters: Counters::default(),
             stop: AtomicBool::new(false),
         });
-        let thread = None;
-        (
-            Self {
-                shared,
-                wake,
-                thread,
-            },
-            woken,
-        )
+        let journal = Self {
+            shared,
+            wake,
+            thread: None,
+        };
+        (journal, woken)
     }
 
     /// Queues a line; returns at once. Those who wait are told once it is on disk, or that it is

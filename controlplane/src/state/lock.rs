@@ -56,14 +56,10 @@ impl StateLock {
     pub fn passed(dir: &Path, lock: OwnedFd) -> Result<Self, StateError> {
         let lock = File::from(lock);
         let found = open(dir)?;
-        let is_same = matches!(
-            (identity(found.metadata()), identity(lock.metadata())),
-            (Ok(found), Ok(passed)) if found == passed
-        );
-        if is_same {
-            return Self::of(dir, lock);
+        match (identity(found.metadata()), identity(lock.metadata())) {
+            (Ok(found), Ok(passed)) if found == passed => Self::of(dir, lock),
+            _ => Self::claim(dir),
         }
-        Self::claim(dir)
     }
 
     /// Whether it still keeps others out: neither the directory nor the lock file was removed, or

@@ -190,14 +190,7 @@ impl<D: Document> DiskFile<D> {
     ) {
         let owner = seen.map(|seen| seen.stat.uid);
         self.take(common, entries, written, owner);
-        // Where the service would have written the same, it need not, and no editor is warned.
-        let form = match (seen, written) {
-            (Some(seen), Some(written)) if written == self.agreed.base().written() => {
-                self.form(seen, written)
-            }
-            _ => Form::Other,
-        };
-        self.on_disk.stands(seen, form);
+        self.on_disk.stands(seen, Form::Unknown);
     }
 
     /// Takes in an edit whose copy is of the moment `read`, and tells the owner in memory. The file
@@ -234,23 +227,17 @@ impl<D: Document> DiskFile<D> {
         });
     }
 
-    /// Whether a write would change nothing of the file but its time (STATE-11).
+    /// Whether a write would change nothing of the file but its time (STATE-11). Where the service
+    /// would have written an edit the same way, it need not, and no editor is warned.
     pub(super) fn is_as_written(&mut self) -> bool {
         if self.on_disk.form() == Form::Unknown {
-            let written = self.agreed.base().written();
-            let seen = self.on_disk.seen().copied();
-            let form = seen.map_or(Form::Other, |seen| self.form(seen, written));
-            self.on_disk.set_form(form);
+            let seen = self.on_disk.seen().map(|seen| seen.hash);
+            let is_same = seen.is_some() && seen == self.agreed.hash();
+            self.on_disk.set_form(match is_same {
+                true => Form::AsWritten,
+                false => Form::Other,
+            });
         }
         self.on_disk.form() == Form::AsWritten
-    }
-
-    /// Whether a write at that moment would leave this file.
-    fn form(&mut self, seen: Seen, written: Time) -> Form {
-        if self.agreed.hash_at(written) == Some(seen.hash) {
-            Form::AsWritten
-        } else {
-            Form::Other
-        }
     }
 }

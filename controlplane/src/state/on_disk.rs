@@ -20,8 +20,8 @@ pub(super) struct OnDisk {
 /// is written though no entry changed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
-    /// The start found it, and nobody has looked: a hand may have left out what was completed, or
-    /// an older version has written it.
+    /// It was not compared yet: a hand may have left out what was completed, or an older version
+    /// has written it.
     Unknown,
     AsWritten,
     Other,

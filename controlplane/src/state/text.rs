@@ -9,7 +9,6 @@ use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::io::{self, Write};
-use std::marker::PhantomData;
 use std::ops::Range;
 
 use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
@@ -84,13 +83,8 @@ pub(crate) fn judged<D: Document>(
         most,
         judge,
         noting: None,
-        of: PhantomData,
     };
-    let mut json = serde_json::Deserializer::from_slice(bytes);
-    let read = whole()
-        .deserialize(&mut json)
-        .and_then(|content| json.end().map(|()| content));
-    read.map_err(|error| {
+    whole().read(bytes).map_err(|error| {
         let Refused { told, further } = refused.take();
         let at_place = |(pointer, message): (String, String)| {
             let (line, column) = json::place(bytes, &pointer);
@@ -126,11 +120,8 @@ pub(crate) fn parse_noting<D: Document>(
                 begin: bytes.as_ptr().addr(),
                 places: &places,
             }),
-            of: PhantomData,
         };
-        let mut json = serde_json::Deserializer::from_slice(bytes);
-        let content = whole.deserialize(&mut json).ok()?;
-        json.end().ok().map(|()| content)
+        whole.read(bytes).ok()
     });
     match read {
         Some(content) => Ok((content, places.into_inner())),
@@ -227,7 +218,6 @@ struct Whole<'a, D: Document> {
     most: usize,
     judge: Judge<'a, D>,
     noting: Option<Noting<'a, D>>,
-    of: PhantomData<D>,
 }
 
 /// What was refused for another reason than that it is no JSON.
@@ -259,6 +249,13 @@ impl<D: Document> Noting<'_, D> {
 }
 
 impl<D: Document> Whole<'_, D> {
+    fn read(self, bytes: &[u8]) -> serde_json::Result<Content<D>> {
+        let mut json = serde_json::Deserializer::from_slice(bytes);
+        let content = self.deserialize(&mut json)?;
+        json.end()?;
+        Ok(content)
+    }
+
     /// Ends the reading.
     fn refuse<E: serde::de::Error>(&self, pointer: String, message: String) -> E {
         self.note(pointer, message);
