@@ -46,7 +46,8 @@ impl<D: Document> Default for Shared<D> {
     }
 }
 
-/// What a document holds besides the edits that were seen.
+/// What a document holds besides the edits that were seen. The default is that of a file without a
+/// journal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Stand {
     /// Counts the documents of a process, from 1.
@@ -159,12 +160,7 @@ impl<D: Document> StateFile<D> {
 
     /// Queues a document that holds all edits up to `revision`; returns at once. One that is still
     /// queued when a newer one arrives is replaced by it, and both are told the outcome.
-    pub(crate) fn save(&self, entries: Vec<D::Entry>, revision: u64, saved: Vec<Saved>) {
-        self.save_at(Stand::default(), entries, revision, saved);
-    }
-
-    /// The same of a document that holds so much of the journal.
-    pub(crate) fn save_at(
+    pub(crate) fn save(
         &self,
         stand: Stand,
         entries: Vec<D::Entry>,

@@ -121,7 +121,8 @@ impl Setup {
     fn send(&self, bans: &[Arc<Ban>], revision: u64) -> Receiver<bool> {
         let (told, outcome) = bounded(1);
         let saved = Saved::new(move |ok| told.send(ok).unwrap_or_default());
-        self.bans.save(bans.to_vec(), revision, vec![saved]);
+        self.bans
+            .save(Stand::default(), bans.to_vec(), revision, vec![saved]);
         outcome
     }
 
@@ -388,8 +389,8 @@ fn awaited_bans_go_first() {
     let (lookups, alerts) = (Arc::clone(&setup.lookups), Arc::clone(&setup.alerts));
     // In the middle of the first write, that of clients.json.
     setup.faults.meanwhile(Step::Write, move || {
-        lookups.save(Vec::new(), 0, Vec::new());
-        alerts.save(Vec::new(), 0, Vec::new());
+        lookups.save(Stand::default(), Vec::new(), 0, Vec::new());
+        alerts.save(Stand::default(), Vec::new(), 0, Vec::new());
         let of_bans = Arc::clone(&bans);
         let saved = Saved::new(move |ok| {
             let written = [
@@ -400,9 +401,11 @@ fn awaited_bans_go_first() {
             ];
             told.send((ok, written)).unwrap();
         });
-        bans.save(vec![ban(1)], 0, vec![saved]);
+        bans.save(Stand::default(), vec![ban(1)], 0, vec![saved]);
     });
-    setup.clients.save(Vec::new(), 0, Vec::new());
+    setup
+        .clients
+        .save(Stand::default(), Vec::new(), 0, Vec::new());
     let in_the_order_of_counts = [1, 1, 0, 0];
     assert_eq!(
         outcome.recv_timeout(DEADLINE).unwrap(),
@@ -472,8 +475,13 @@ fn a_stop_writes_what_is_queued() {
     };
     let (bans, clients, held, thread) = open();
     assert_eq!(held[0].ban_started, Some(Time(NOW)));
-    bans.save(vec![Arc::clone(&held[0]), ban(2)], 0, Vec::new());
-    clients.save(Vec::new(), 0, Vec::new());
+    bans.save(
+        Stand::default(),
+        vec![Arc::clone(&held[0]), ban(2)],
+        0,
+        Vec::new(),
+    );
+    clients.save(Stand::default(), Vec::new(), 0, Vec::new());
     drop(thread);
     let (_, _, held, _thread) = open();
     assert_eq!(held[0].unknown.get("ticket"), Some(&json!("OPS-1")));
@@ -535,7 +543,7 @@ fn clients_are_edited_too() {
     let (told, outcome) = bounded(1);
     let saved = Saved::new(move |ok| told.send(ok).unwrap());
     let rows = [1, 2, 3].map(|number| Row::from(row(number))).to_vec();
-    setup.clients.save(rows, 0, vec![saved]);
+    setup.clients.save(Stand::default(), rows, 0, vec![saved]);
     assert_eq!(outcome.recv_timeout(DEADLINE), Ok(true));
     let file = setup.dir.path().join("clients.json");
     let mut read: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
@@ -784,7 +792,9 @@ fn a_stale_copy_rolls_no_counter_back() {
     let save = |rows: Vec<_>, revision| {
         let (told, outcome) = bounded(1);
         let saved = Saved::new(move |ok| told.send(ok).unwrap_or_default());
-        setup.clients.save(rows, revision, vec![saved]);
+        setup
+            .clients
+            .save(Stand::default(), rows, revision, vec![saved]);
         assert_eq!(outcome.recv_timeout(DEADLINE), Ok(true));
     };
     save(vec![row(1, 1), row(2, 1), row(3, 1)], 0);
