@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::diff::History;
+use super::document::Document;
 use super::stat::{self, Hash, Seen};
 use super::step::Step;
 use super::store::{Staged, Store};
@@ -80,8 +81,12 @@ pub(super) fn path(dir: &Path, name: &str) -> PathBuf {
     dir.join(format!(".{name}.base"))
 }
 
-/// The base of the file of this name, if there is one and it is whole.
-pub(super) fn read<K: DeserializeOwned>(dir: &Path, name: &str) -> Option<KeptBase<K>> {
+/// The base of the file in this directory, if one is kept and it is whole.
+pub(super) fn read<D: Document>(dir: &Path) -> Option<KeptBase<D::Key>> {
+    if !D::KEEPS_BASE {
+        return None;
+    }
+    let name = D::FILE;
     let path = path(dir, name);
     let base = match stat::read(&path) {
         Ok(Some((bytes, seen))) => split(bytes, seen),

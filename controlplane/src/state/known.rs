@@ -41,13 +41,12 @@ impl<D: Document> Known<D> {
         };
         let parsed = text::parse_noting::<D>(&bytes, |_| None);
         let (content, places) = parsed.map_err(|fault| StateError::DoesNotFit { path, fault })?;
-        let kept = D::KEEPS_BASE.then(|| kept_base::read(dir, D::FILE));
         Ok(Some(Self {
             bytes,
             seen,
             content,
             places,
-            kept: kept.flatten(),
+            kept: kept_base::read::<D>(dir),
         }))
     }
 
@@ -100,12 +99,10 @@ pub(super) fn find<D: Document>(
         let content = content.map_err(|fault| StateError::DoesNotFit { path, fault })?;
         (content, seen)
     };
-    let kept = D::KEEPS_BASE.then(|| {
-        let now = Stat::at(&kept_base::path(&store.dir, D::FILE));
-        let known = known_base.filter(|known| known.seen.stands(now));
-        known.or_else(|| kept_base::read(&store.dir, D::FILE))
-    });
-    Ok(Some((content, seen, kept.flatten())))
+    let now = || Stat::at(&kept_base::path(&store.dir, D::FILE));
+    let known = known_base.filter(|known| known.seen.stands(now()));
+    let kept = known.or_else(|| kept_base::read::<D>(&store.dir));
+    Ok(Some((content, seen, kept)))
 }
 
 #[cfg(test)]

@@ -9,12 +9,10 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded, unbounded};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use weir_shared::clock::Clock;
@@ -91,9 +89,9 @@ pub(crate) struct Registered(Box<dyn AnyFile>);
 /// The thread. Dropping it writes what is queued and waits for it; a write that fails then is not
 /// tried again.
 pub(crate) struct StateThread {
-    stop: Arc<AtomicBool>,
     wake: Sender<()>,
-    holds: Sender<Hold>,
+    /// None once the thread is to end.
+    holds: Option<Sender<Hold>>,
     /// Whom a thread that is held waits for.
     held: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -166,7 +164,6 @@ impl StateDir {
     ) -> Result<StateThread, StateError> {
         let directory = Directory::new(&self.store.path(""), self.wake.clone());
         looks.watch(Subject::State, directory);
-        let stop = Arc::new(AtomicBool::new(false));
         // One that was given up may still be in it when the next comes: the disk is slow then.
         let (holds, held) = unbounded();
         let thread = Thread {
@@ -178,16 +175,14 @@ impl StateDir {
                 faults: looks.faults().clone(),
                 stopping: false,
             },
-            stop: Arc::clone(&stop),
             woken: self.woken,
             holds: held,
         };
         let thread = weir_shared::threads::spawn("weir-state", move || thread.run())
             .map_err(StateError::Thread)?;
         Ok(StateThread {
-            stop,
             wake: self.wake,
-            holds,
+            holds: Some(holds),
             held: None,
             thread: Some(thread),
         })
@@ -202,7 +197,9 @@ impl StateThread {
         let (told, held) = bounded(1);
         let (resumed, resume) = bounded(1);
         // Not taken where the thread has ended: the receiver is closed then, which says so.
-        let _ = self.holds.send(Hold { held: told, resume });
+        if let Some(holds) = &self.holds {
+            let _ = holds.send(Hold { held: told, resume });
+        }
         let _ = self.wake.try_send(());
         self.held = Some(resumed);
         held
@@ -225,8 +222,7 @@ impl Drop for StateThread {
     fn drop(&mut self) {
         // One that is held ends as it is: the files are another process's.
         self.held = None;
-        // Release: the thread sees what was queued before.
-        self.stop.store(true, Ordering::Release);
+        self.holds = None;
         // Full means that the thread is to wake already.
         let _ = self.wake.try_send(());
         if let Some(thread) = self.thread.take()
@@ -242,7 +238,6 @@ struct Thread {
     common: Common,
     files: Vec<Box<dyn AnyFile>>,
     looks: FileThread,
-    stop: Arc<AtomicBool>,
     woken: Receiver<()>,
     holds: Receiver<Hold>,
 }
@@ -257,16 +252,19 @@ impl Thread {
         let _ = rustix::process::nice(NICE);
         let mut stop_at = None;
         loop {
-            if let Ok(hold) = self.holds.try_recv() {
-                // Whoever asked may have given it up.
-                let _ = hold.held.send(self.common.store.lock.share());
-                if hold.resume.recv().is_err() {
-                    return;
+            match self.holds.try_recv() {
+                Ok(hold) => {
+                    // Whoever asked may have given it up.
+                    let _ = hold.held.send(self.common.store.lock.share());
+                    if hold.resume.recv().is_err() {
+                        return;
+                    }
                 }
-            }
-            self.common.stopping = self.stop.load(Ordering::Acquire);
-            if self.common.stopping && stop_at.is_none() {
-                stop_at = Some(Instant::now() + STOP_WAIT);
+                Err(TryRecvError::Empty) => {}
+                Err(TryRecvError::Disconnected) => {
+                    self.common.stopping = true;
+                    stop_at.get_or_insert_with(|| Instant::now() + STOP_WAIT);
+                }
             }
             let unreachable = self.reach().err().map(|error| error.to_string());
             let wait = self.turn(unreachable.as_deref());

@@ -42,7 +42,7 @@ impl Standing {
         if !dir.join(D::FILE).exists() {
             return Self::Nothing;
         }
-        Self::of(kept_base::read::<D::Key>(dir, D::FILE).as_ref())
+        Self::of(kept_base::read::<D>(dir).as_ref())
     }
 }
 

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{Seek, Write};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};

@@ -51,10 +51,12 @@ pub(crate) fn parse<D: Document>(bytes: &[u8]) -> Result<Content<D>, Fault> {
     })
 }
 
-/// The faults of a file: at least one.
-pub(crate) struct Faults {
+/// The faults of a file. While it is read, each is a pointer and a message: what no JSON reader
+/// refuses has no line yet.
+#[derive(Default)]
+pub(crate) struct Faults<T = Fault> {
     /// The first of them.
-    pub(crate) told: Vec<Fault>,
+    pub(crate) told: Vec<T>,
     /// How many more entries have one.
     pub(crate) further: usize,
 }
@@ -76,7 +78,7 @@ pub(crate) fn judged<D: Document>(
             further: 0,
         }
     })?;
-    let refused = RefCell::new(Refused::default());
+    let refused = RefCell::default();
     let whole = || Whole::<D> {
         schema,
         refused: &refused,
@@ -85,7 +87,7 @@ pub(crate) fn judged<D: Document>(
         noting: None,
     };
     whole().read(bytes).map_err(|error| {
-        let Refused { told, further } = refused.take();
+        let Faults { told, further } = refused.take();
         let at_place = |(pointer, message): (String, String)| {
             let (line, column) = json::place(bytes, &pointer);
             Fault::new(line, column, &pointer, &message)
@@ -112,7 +114,7 @@ pub(crate) fn parse_noting<D: Document>(
     let read = D::schema().as_ref().ok().and_then(|schema| {
         let whole = Whole::<D> {
             schema,
-            refused: &RefCell::new(Refused::default()),
+            refused: &RefCell::default(),
             most: 1,
             judge: &|_| Ok(()),
             noting: Some(Noting {
@@ -213,19 +215,12 @@ impl<D: Document> Serialize for Listed<'_, D> {
 /// The reading of a whole file.
 struct Whole<'a, D: Document> {
     schema: &'a FileSchema,
-    refused: &'a RefCell<Refused>,
+    /// What was refused for another reason than that it is no JSON.
+    refused: &'a RefCell<Faults<(String, String)>>,
     /// Faults that are told.
     most: usize,
     judge: Judge<'a, D>,
     noting: Option<Noting<'a, D>>,
-}
-
-/// What was refused for another reason than that it is no JSON.
-#[derive(Default)]
-struct Refused {
-    /// Pointer and message.
-    told: Vec<(String, String)>,
-    further: usize,
 }
 
 /// The text of the error that ends such a reading; nobody sees it.

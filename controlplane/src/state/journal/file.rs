@@ -178,19 +178,16 @@ pub(super) fn lines<E: DeserializeOwned, K: DeserializeOwned>(
     bytes: &[u8],
     after: u64,
 ) -> (Found<E, K>, usize) {
-    let whole = bytes.iter().rposition(|byte| *byte == b'\n');
-    let end = whole.map_or(0, |last| last + 1);
+    let last = bytes.iter().rposition(|byte| *byte == b'\n');
+    let end = last.map_or(0, |last| last + 1);
     let mut found = Found {
         lines: Vec::new(),
         end: end as u64,
         last: after,
     };
     let mut damaged = 0;
-    for text in bytes
-        .get(..end)
-        .unwrap_or_default()
-        .split(|byte| *byte == b'\n')
-    {
+    let whole = bytes.get(..end).unwrap_or_default();
+    for text in whole.split(|byte| *byte == b'\n') {
         if text.is_empty() {
             continue;
         }
