@@ -41,7 +41,9 @@ impl<D: Document> DiskFile<D> {
                     return Ok(Wrote::NotYet);
                 }
             };
-            let is_same = bad.is_none() && self.is_written();
+            let holds = |job| self.agreed.holds(job);
+            let is_held = self.pending.job().is_some_and(holds);
+            let is_same = bad.is_none() && is_held && self.is_as_written();
             let seen = bad.as_ref().or(self.on_disk.seen());
             // Where an edit holds the document already, its base alone is renewed: from an older
             // one the next start would take the same edit in once more.
@@ -90,11 +92,5 @@ impl<D: Document> DiskFile<D> {
             return Ok(Wrote::Yes);
         }
         Ok(Wrote::NotYet)
-    }
-
-    /// Whether the document that waits is what lies there.
-    fn is_written(&mut self) -> bool {
-        let job = self.pending.job();
-        job.is_some_and(|job| self.agreed.holds(job)) && self.is_as_written()
     }
 }
