@@ -103,7 +103,8 @@ impl<D: Document> Agreed<D> {
         !D::KEEPS_BASE || self.kept == Some(file)
     }
 
-    /// Keeps the base of this document, which is staged, where one has to be kept.
+    /// Keeps the base of this document, which is staged, where one has to be kept. Until its name
+    /// is synced and the document counts as written, nobody knows of which one the base is.
     pub(super) fn keep_base(
         &mut self,
         store: &Store,
@@ -114,14 +115,15 @@ impl<D: Document> Agreed<D> {
         if D::KEEPS_BASE {
             let mut history = self.base.history(&job.entries, at);
             history.journal = Some(job.stand.journal);
+            self.kept = None;
             store.keep_base(D::FILE, staged, history)?;
-            self.kept = Some(staged.seen.hash);
         }
         Ok(())
     }
 
     /// This document was written. Its entries move: 20,000 clients need not be held twice.
-    pub(super) fn wrote(&mut self, job: &mut Job<D>, at: Time) {
+    pub(super) fn wrote(&mut self, job: &mut Job<D>, at: Time, hash: Hash) {
+        self.kept = Some(hash);
         self.journal = job.stand.journal;
         self.base.wrote(std::mem::take(&mut job.entries), at);
         self.attempt = None;

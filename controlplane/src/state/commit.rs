@@ -89,8 +89,7 @@ impl Store {
 
     /// The new file stands: makes that last.
     fn done(&self, name: &str, mut seen: Seen, displaced: Option<File>) -> io::Result<Commit> {
-        self.faults.step(Step::SyncDir)?;
-        File::open(&self.dir)?.sync_all()?;
+        self.sync_dir()?;
         // The rename moved the change time. If somebody replaced the file already, the difference
         // is seen at the next look.
         if let Some(stat) = self.stat(name)?

@@ -99,16 +99,20 @@ impl Store {
         };
         let mut out = BufWriter::with_capacity(1 << 16, hashing);
         write(&mut out)?;
-        let Hashing {
-            file: open, hasher, ..
-        } = out.into_inner().map_err(|error| error.into_error())?;
+        let written = out.into_inner().map_err(|error| error.into_error())?;
         self.faults.step(Step::SyncFile)?;
-        open.sync_all()?;
-        let stat = stat_of(&open)?;
-        let hash = hasher.finalize().into();
+        written.file.sync_all()?;
+        let stat = stat_of(&written.file)?;
+        let hash = written.hasher.finalize().into();
         let racy = false;
         let seen = Seen { stat, hash, racy };
         Ok(Staged { file, seen })
+    }
+
+    /// Makes renames in the directory last.
+    pub(super) fn sync_dir(&self) -> io::Result<()> {
+        self.faults.step(Step::SyncDir)?;
+        File::open(&self.dir)?.sync_all()
     }
 
     /// Makes an empty file of this name. One thread, one lock: a fixed name can leave no heap of

@@ -731,6 +731,29 @@ fn what_did_not_change_is_not_written() {
     assert_eq!(setup.counts().writes_ok, 2);
 }
 
+/// STATE-2, STATE-10: the base of an edit that the service would have written the same way has its
+/// name synced before the edit counts as on disk: behind an older base, the next start would take
+/// the edit in after the lines of the journal that came behind it.
+#[test]
+fn a_base_that_is_renewed_alone_is_synced() {
+    let setup = setup();
+    assert!(setup.save(&[ban(1)], 0));
+    let mut lifted = ban(1);
+    Arc::make_mut(&mut lifted).lifted = Some(Time(NOW));
+    let is = format!("\"lifted\": \"{}\"", Time(NOW));
+    let edited = fs::read_to_string(setup.file()).unwrap();
+    let edited = edited.replace("\"lifted\": null", &is);
+    fs::write(setup.file(), &edited).unwrap();
+    assert_eq!(setup.edit().1, [ban(1).netblock]);
+    setup.faults.fail(Step::SyncDir, 5);
+    assert!(!setup.save(&[Arc::clone(&lifted)], 1));
+    setup.faults.heal();
+    assert!(setup.save(&[lifted], 1));
+    let base = fs::read_to_string(setup.dir.path().join(".bans.json.base")).unwrap();
+    assert!(base.starts_with(&edited), "{base}");
+    assert_eq!(fs::read_to_string(setup.file()).unwrap(), edited);
+}
+
 /// STATE-4: each write has a moment of its own, also two within one tick of the clock.
 #[test]
 fn each_write_has_its_moment() {

@@ -65,10 +65,12 @@ impl<D: Document> DiskFile<D> {
                 .store
                 .stage(D::FILE, |out| self.agreed.write(out, &job.entries, at))?;
             self.agreed.keep_base(&common.store, &staged, job, at)?;
+            let hash = staged.seen.hash;
             if is_same {
+                common.store.sync_dir()?;
+                self.agreed.wrote(job, at, hash);
                 return Ok(Wrote::Yes);
             }
-            let hash = staged.seen.hash;
             let committed = common
                 .store
                 .commit(D::FILE, staged, seen, bad.is_some())
@@ -76,7 +78,7 @@ impl<D: Document> DiskFile<D> {
             let Commit::Done { seen, displaced } = committed else {
                 continue;
             };
-            self.agreed.wrote(job, at);
+            self.agreed.wrote(job, at, hash);
             self.on_disk.stands(Some(seen), Form::AsWritten);
             count(&self.shared.counters.writes_ok);
             if bad.is_some() {
