@@ -20,7 +20,7 @@ pub(super) struct Agreed<D: Document> {
     revision: u64,
     /// The last line of the journal that the file holds.
     journal: u64,
-    /// Of the document that the kept base is of (`kept_base.rs`); none where there is none.
+    /// Hash of the document in the base that is kept (`kept_base.rs`), where that is known.
     kept: Option<Hash>,
     /// A write that failed after its rename may stand on disk all the same: it is ours, no edit.
     attempt: Option<Attempt<D>>,
@@ -58,7 +58,7 @@ impl<D: Document> Agreed<D> {
         self.revision
     }
 
-    /// The same once more, as a document to be written.
+    /// What was agreed on, as a document to be written again.
     pub(super) fn document(&self) -> Job<D> {
         let mut entries = self.base.entries().to_vec();
         D::sort(&mut entries);
@@ -73,8 +73,8 @@ impl<D: Document> Agreed<D> {
         }
     }
 
-    /// Whether the file holds what this document holds. Lines of the journal that the file does not
-    /// hold by name count as a change: without them nobody could tell that it holds them.
+    /// Whether the file holds what this document holds. A number of the journal that the file does
+    /// not say yet counts as a change: by it a start tells which lines the file holds.
     pub(super) fn holds(&self, job: &Job<D>) -> bool {
         job.stand.journal == self.journal && job.entries == self.base.entries()
     }

@@ -150,7 +150,7 @@ impl Store {
         self.done(name, staged.seen, None)
     }
 
-    /// Ends what a write left behind when it was killed or failed (STATE-2, STATE-4). An edit that
+    /// Cleans up behind a write that was killed or failed (STATE-2, STATE-4). An edit that
     /// it displaced is put back in its place; if that was saved anew meanwhile, it is kept as a bad
     /// one is.
     pub(super) fn recover(&self, name: &str) -> io::Result<()> {
@@ -277,7 +277,7 @@ impl Leftover {
     }
 }
 
-/// Of the content of a file; zeros where it cannot be read, as for an edit that nobody may read.
+/// SHA-256 of a file's content, in hexadecimal; zeros where it cannot be read.
 fn hash_of(path: &Path) -> String {
     let read = stat::read(path).ok().flatten();
     HEXLOWER.encode(&read.map_or([0; 32], |(_, seen)| seen.hash))

@@ -89,7 +89,7 @@ pub(super) struct Base<D: Document> {
     ages: HashMap<D::Key, Age>,
     read_at_start: Time,
     dropped: Dropped<D>,
-    /// The file was lost with its directory: of what is put in its place nothing was taken out.
+    /// The file was lost with its directory: nobody took out what the next one lacks.
     lost: bool,
 }
 

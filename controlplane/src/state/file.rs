@@ -76,8 +76,8 @@ impl Failure {
 pub(crate) struct Edit<D: Document> {
     /// Counts up from 1. A document with this revision holds the edit.
     pub(crate) revision: u64,
-    /// What it did. None, if the copy was merely older than the file: a new document is all that is
-    /// wanted.
+    /// What it did. Empty where the copy was merely older than the file: then only a new document
+    /// is wanted.
     pub(crate) changes: Vec<Change<D>>,
 }
 

@@ -1,10 +1,10 @@
 //! The journal of a state file (STATE-10): `bans.journal`, one line of JSON for each batch of
-//! changes. What it holds behind the document is as safe as the document, and costs a write of what
+//! changes. A change is as safe there as in the document, and writing it costs no more than what
 //! changed.
 //!
 //! Lines have numbers. A document says up to which it holds them, in the line of its base
 //! (`kept_base.rs`), so it does not matter when the journal is emptied: a start takes the lines
-//! after that number. The file is not for hands. `journal/file.rs` reads and writes it; here are
+//! after that number. People do not edit the file. `journal/file.rs` reads and writes it; here are
 //! its thread and the side of the owner, who decides which change goes where.
 
 use std::io;

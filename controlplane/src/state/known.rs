@@ -2,8 +2,8 @@
 //! understood while the other one still served is not read and judged again.
 //!
 //! At the take-over a file that stands as it was read is not opened. One that was written meanwhile
-//! is read, and only those of its entries are judged whose text is new. Nobody is locked out here:
-//! whoever reads must look again once the directory is its own.
+//! is read, and only those of its entries are judged whose text is new. The directory is not locked
+//! here: a process looks again once it holds the lock.
 
 use std::collections::HashMap;
 use std::ops::Range;

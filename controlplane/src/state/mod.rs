@@ -78,9 +78,9 @@ pub(crate) struct StateDir {
     woken: Receiver<()>,
 }
 
-/// How far the thread gives way to those that serve: to write 20,000 clients takes longer than a
-/// request should wait. It is left a quarter of a processor that another wants whole: edits and
-/// acknowledged bans wait for it too.
+/// The nice value of the thread (STATE-2): writing 20,000 clients takes longer than a request
+/// should wait. Beside a busy thread it still gets a quarter of a processor, as edits and
+/// acknowledged bans wait for it.
 const NICE: i32 = 5;
 
 /// A file for [`StateDir::start`].
@@ -92,16 +92,16 @@ pub(crate) struct StateThread {
     wake: Sender<()>,
     /// None once the thread is to end.
     holds: Option<Sender<Hold>>,
-    /// Whom a thread that is held waits for.
+    /// Lets a thread that is held go on; dropped, it ends the thread.
     held: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// That the thread is to touch no file any more (RESTART-4).
+/// An order to the thread to touch no file any more (RESTART-4).
 struct Hold {
     /// The lock, once it touches none.
     held: Sender<io::Result<OwnedFd>>,
-    /// Until this comes; without it, the thread ends.
+    /// The thread waits for this, and ends where it is closed instead.
     resume: Receiver<()>,
 }
 

@@ -37,7 +37,7 @@ pub(super) enum Sight {
     NoFile(Duration),
     /// It was reported as bad, and stands as it was then. `settled` once it may be set aside.
     Bad { seen: Seen, settled: bool },
-    /// It is another one, for so long.
+    /// It is neither, and has looked like this for so long.
     Changed(Stat, Duration),
 }
 

@@ -21,9 +21,9 @@ pub(crate) struct Read<D: Document> {
     /// What was last written, or what is in the file where nobody knows that.
     pub(crate) entries: Vec<D::Entry>,
     /// What somebody has done to the file since, in the last moment before a kill or while no
-    /// service ran. None, if the copy was merely older than the file.
+    /// service ran. An empty list where the copy was merely older than the file.
     pub(crate) edit: Option<Vec<Change<D>>>,
-    /// Which lines of the journal came behind the entries, and before the edit.
+    /// Which lines of the journal belong between the entries and the edit.
     pub(crate) journal: Standing,
 }
 

@@ -51,8 +51,8 @@ pub(crate) fn parse<D: Document>(bytes: &[u8]) -> Result<Content<D>, Fault> {
     })
 }
 
-/// The faults of a file. While it is read, each is a pointer and a message: what no JSON reader
-/// refuses has no line yet.
+/// The faults of a file. While the file is read, a fault is a pointer and a message; its line is
+/// looked up afterwards.
 #[derive(Default)]
 pub(crate) struct Faults<T = Fault> {
     /// The first of them.
@@ -61,11 +61,11 @@ pub(crate) struct Faults<T = Fault> {
     pub(crate) further: usize,
 }
 
-/// What an owner has against an entry that is one: pointer inside of it, and message.
+/// An owner's objection to an entry that fits its schema: a pointer inside of it, and a message.
 pub(crate) type Judge<'a, D> = &'a dyn Fn(&<D as Document>::Entry) -> Result<(), (String, String)>;
 
-/// The same, where up to so many faults are told: the reading goes on behind the first, unless only
-/// one is wanted. What is no JSON ends it.
+/// [`parse`] that tells up to `most` faults, and goes on behind a fault unless `most` is 1. A text
+/// that is no JSON ends it.
 pub(crate) fn judged<D: Document>(
     bytes: &[u8],
     most: usize,
@@ -104,7 +104,7 @@ pub(crate) fn judged<D: Document>(
     })
 }
 
-/// The same, where each entry stands besides. An entry whose text is `known` is taken for it and
+/// [`parse`] that also says where each entry stands in the bytes. An entry whose text is `known` is
 /// not judged again.
 pub(crate) fn parse_noting<D: Document>(
     bytes: &[u8],
