@@ -1,5 +1,5 @@
-//! The state directory on disk: its lock, whole-file reads, and new files under a temporary name.
-//! What the bytes mean is left to [`super::text`]; when to read and write is left to
+//! The state directory on disk: its lock, and new files under a temporary name. What the bytes
+//! mean is left to [`super::text`]; when to read and write is left to
 //! [`super::look`] and [`super::write`]; how a new file takes the place of the old one is in
 //! [`super::commit`].
 
