@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
 
+use crate::guarded::if_there;
 use crate::state::create;
 
 /// Replaces a file, whole or not at all: `write` fills `.NAME.tmp` in its directory, which is
@@ -23,10 +24,7 @@ pub(crate) fn replace(
     name.push(path.file_name().unwrap_or_default());
     name.push(".tmp");
     let new = path.with_file_name(name);
-    match fs::remove_file(&new) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        Ok(()) | Err(_) => {}
-    }
+    if_there(fs::remove_file(&new))?;
     let mut out = BufWriter::new(create(&new)?);
     let written = write(&mut out)
         .and_then(|()| out.into_inner().map_err(io::IntoInnerError::into_error))
@@ -56,10 +54,7 @@ pub(crate) fn room_aside(path: &Path) -> io::Result<PathBuf> {
         PathBuf::from(name)
     };
     for number in (0..MAX_BAD - 1).rev() {
-        match fs::rename(numbered(number), numbered(number + 1)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            Ok(()) | Err(_) => {}
-        }
+        if_there(fs::rename(numbered(number), numbered(number + 1)))?;
     }
     Ok(numbered(0))
 }

@@ -25,7 +25,7 @@ use crate::clients::ClientsFile;
 use crate::lookup::LookupRow;
 use crate::lookup::document::LookupsFile;
 use crate::state::document::{Document, Row};
-use crate::state::{Edit, Failure, FileCounts, Saved};
+use crate::state::{Edit, Failure, FileCounts, Saved, Stand};
 
 mod opening;
 mod unsaved;
@@ -255,14 +255,15 @@ impl Files {
     /// tries at once, and with its own pauses otherwise (STATE-7).
     pub(crate) fn save(&mut self, content: Content, saved: Vec<Saved>, now: Now) {
         let [bans_revision, clients, lookups, alerts] = self.revisions;
+        let none = Stand::default();
         match content {
             Content::Bans(bans) => {
                 let stand = self.unsaved.send_document(now.mono_ns);
-                self.disk.bans.save_at(stand, bans, bans_revision, saved);
+                self.disk.bans.save(stand, bans, bans_revision, saved);
             }
-            Content::Clients(rows) => self.disk.clients.save(entries(rows), clients, saved),
-            Content::Lookups(rows) => self.disk.lookups.save(entries(rows), lookups, saved),
-            Content::Alerts(rows) => self.disk.alerts.save(entries(rows), alerts, saved),
+            Content::Clients(rows) => self.disk.clients.save(none, entries(rows), clients, saved),
+            Content::Lookups(rows) => self.disk.lookups.save(none, entries(rows), lookups, saved),
+            Content::Alerts(rows) => self.disk.alerts.save(none, entries(rows), alerts, saved),
         }
     }
 

@@ -72,6 +72,17 @@ pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     whole(&mut file, most)
 }
 
+/// The outcome of asking for a file that need not be there: none where it is not.
+///
+/// # Errors
+/// Every other error of the system.
+pub(crate) fn if_there<T>(outcome: io::Result<T>) -> io::Result<Option<T>> {
+    match outcome {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        outcome => outcome.map(Some),
+    }
+}
+
 /// What an open file is, if it is regular.
 ///
 /// # Errors

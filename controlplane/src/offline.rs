@@ -1,7 +1,6 @@
 //! The state files without a service: what commands show while none runs (CONTROL-3). Nothing is
 //! locked and nothing is written.
 
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -19,7 +18,7 @@ use crate::bans::document::BansFile;
 use crate::bans::journal::{BanLine, replay};
 use crate::bans::ledger::oldest_first;
 use crate::clients::{self, ClientsFile};
-use crate::guarded;
+use crate::guarded::{self, if_there};
 use crate::state::document::Document;
 use crate::state::stat::MAX_BYTES;
 use crate::state::{Standing, StateError, journal, text};
@@ -106,13 +105,12 @@ pub fn read_bans(path: &Path, now: Now) -> Result<Vec<Arc<Ban>>, StateError> {
 }
 
 fn read_file<D: Document>(path: &Path, now: Now) -> Result<Vec<D::Entry>, StateError> {
-    let bytes = match guarded::read(path, MAX_BYTES) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => {
-            let path = path.to_owned();
-            return Err(StateError::Read { path, error });
-        }
-        Ok(bytes) => bytes,
+    let failed = |error| StateError::Read {
+        path: path.to_owned(),
+        error,
+    };
+    let Some(bytes) = if_there(guarded::read(path, MAX_BYTES)).map_err(failed)? else {
+        return Ok(Vec::new());
     };
     let content = text::parse::<D>(&bytes).map_err(|fault| StateError::DoesNotFit {
         path: path.to_owned(),

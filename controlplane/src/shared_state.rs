@@ -32,7 +32,7 @@ use weir_shared::units::{Count, Time};
 use weir_shared::window::RuleSpan;
 
 use crate::beside::{self, UnderWay, Writing};
-use crate::guarded;
+use crate::guarded::{self, if_there};
 use crate::json;
 use crate::state::fault::Fault;
 
@@ -461,10 +461,8 @@ fn gathered(table: &dyn ClientTable, spared: &Spared, values: Option<ValueKey>) 
 
 /// What lies there; none where nothing does.
 fn read(path: &Path) -> Result<Option<Written>, Unfit> {
-    let bytes = match guarded::read(path, MAX_BYTES) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error.into()),
+    let Some(bytes) = if_there(guarded::read(path, MAX_BYTES))? else {
+        return Ok(None);
     };
     match serde_json::from_slice::<Written>(&bytes) {
         Ok(written) if written.version == 1 => Ok(Some(written)),

@@ -42,7 +42,7 @@ use crate::lookup::document::LookupsFile;
 use crate::lookup::{LookupFiles, Lookups};
 use crate::rules::LiveRules;
 use crate::state::document::{Document, Row};
-use crate::state::journal::TestJournal;
+use crate::state::journal::testing::TestJournal;
 use crate::state::{Change, Job, StateThread, TestFile};
 use crate::watching::FileThread;
 use crate::wiring::{About, ControlError, ControlHandle, Feeds, Wiring};

@@ -15,7 +15,6 @@ use crate::fleet::Ready;
 use crate::lookup::LookupRow;
 use crate::lookup::document::LookupsFile;
 use crate::state::document::{Document, Row};
-use crate::state::journal::Opened;
 use crate::state::known::Known;
 use crate::state::{Change, Standing, StateDir, StateError, StateFile, StateLock, StateThread};
 use crate::watching::FileThread;
@@ -126,13 +125,13 @@ impl StateFiles {
             (clients.join(), others)
         });
         let (bans, lookups, alerts) = others?;
+        let (bans, read_bans, first) = bans;
+        let (lookups, read_lookups, third) = lookups;
+        let (alerts, read_alerts, fourth) = alerts;
         let file = ClientsFile::FILE;
-        let clients = clients.unwrap_or(Err(StateError::Panicked { file }))?;
-        let (bans, read_bans, first) = bans.split();
-        let (clients, read_clients, second) = clients.split();
-        let (lookups, read_lookups, third) = lookups.split();
-        let (alerts, read_alerts, fourth) = alerts.split();
-        let Opened { journal, found } = dir.journal(read_bans.journal, looks.faults())?;
+        let clients = clients.unwrap_or(Err(StateError::Panicked { file }));
+        let (clients, read_clients, second) = clients?;
+        let (journal, found) = dir.journal(read_bans.journal, looks.faults())?;
         let edit = read_bans.edit.as_deref();
         let (edited, removed) = keys(edit.unwrap_or_default());
         let journal_start = JournalStart {

@@ -4,11 +4,12 @@ use std::io::{self, Write};
 
 use weir_shared::units::Time;
 
-use super::diff::{Base, Diff, History};
+use super::diff::{Base, Diff};
 use super::document::Document;
 use super::file::{Job, Stand};
 use super::journal::Standing;
 use super::stat::{Digester, Hash};
+use super::store::{Staged, Store};
 use super::text::{self, Envelope};
 
 /// The last document that was read or written, with everything around its entries.
@@ -19,7 +20,7 @@ pub(super) struct Agreed<D: Document> {
     revision: u64,
     /// The last line of the journal that the file holds.
     journal: u64,
-    /// Of the document that the kept base is of (`kept_base.rs`); none where there is none.
+    /// Hash of the document in the base that is kept (`kept_base.rs`), where that is known.
     kept: Option<Hash>,
     /// A write that failed after its rename may stand on disk all the same: it is ours, no edit.
     attempt: Option<Attempt<D>>,
@@ -36,41 +37,28 @@ impl<D: Document> Agreed<D> {
     pub(super) fn new(
         base: Base<D>,
         envelope: Envelope,
-        journal: &Standing,
+        journal: Standing,
         kept: Option<Hash>,
     ) -> Self {
         Self {
             base,
             envelope,
             revision: 0,
-            journal: match journal {
-                Standing::After(number) => *number,
-                Standing::Nothing | Standing::Every => 0,
-            },
+            journal: journal.last(),
             kept,
             attempt: None,
         }
     }
 
-    pub(super) fn entries(&self) -> &[D::Entry] {
-        self.base.entries()
+    pub(super) const fn base(&self) -> &Base<D> {
+        &self.base
     }
 
     pub(super) const fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// The moment of the last write.
-    pub(super) fn written(&self) -> Time {
-        self.base.written()
-    }
-
-    /// The moment of a write that is made now.
-    pub(super) fn next_write(&self, now: Time) -> Time {
-        self.base.next_write(now)
-    }
-
-    /// The same once more, as a document to be written.
+    /// What was agreed on, as a document to be written again.
     pub(super) fn document(&self) -> Job<D> {
         let mut entries = self.base.entries().to_vec();
         D::sort(&mut entries);
@@ -85,8 +73,8 @@ impl<D: Document> Agreed<D> {
         }
     }
 
-    /// Whether the file holds what this document holds. Lines of the journal that the file does not
-    /// hold by name count as a change: without them nobody could tell that it holds them.
+    /// Whether the file holds what this document holds. A number of the journal that the file does
+    /// not say yet counts as a change: by it a start tells which lines the file holds.
     pub(super) fn holds(&self, job: &Job<D>) -> bool {
         job.stand.journal == self.journal && job.entries == self.base.entries()
     }
@@ -102,33 +90,40 @@ impl<D: Document> Agreed<D> {
         text::write::<D>(out, entries, &self.envelope)
     }
 
-    /// What a file of the same, written at that moment, would hash to.
-    pub(super) fn hash_at(&mut self, written: Time) -> Option<Hash> {
+    /// What the file hashes to, if this service has written it.
+    pub(super) fn hash(&mut self) -> Option<Hash> {
         let mut hashing = Digester::default();
-        self.envelope.stamp(written);
+        self.envelope.stamp(self.base.written());
         text::write::<D>(&mut hashing, self.base.entries(), &self.envelope).ok()?;
         Some(hashing.finish())
     }
 
-    /// The kept base is of the document with this hash.
-    pub(super) const fn keeps(&mut self, hash: Hash) {
-        self.kept = Some(hash);
+    /// Whether a base of the file with this hash is kept, where one has to be.
+    pub(super) fn is_kept(&self, file: Hash) -> bool {
+        !D::KEEPS_BASE || self.kept == Some(file)
     }
 
-    /// Whether the kept base is of the document with this hash.
-    pub(super) fn is_kept(&self, hash: Hash) -> bool {
-        self.kept == Some(hash)
-    }
-
-    /// What is known of this document once it is written.
-    pub(super) fn history(&self, job: &Job<D>, at: Time) -> History<D::Key> {
-        let mut history = self.base.history(&job.entries, at);
-        history.journal = Some(job.stand.journal);
-        history
+    /// Keeps the base of this document, which is staged, where one has to be kept. Until its name
+    /// is synced and the document counts as written, nobody knows of which one the base is.
+    pub(super) fn keep_base(
+        &mut self,
+        store: &Store,
+        staged: &Staged<'_>,
+        job: &Job<D>,
+        at: Time,
+    ) -> io::Result<()> {
+        if D::KEEPS_BASE {
+            let mut history = self.base.history(&job.entries, at);
+            history.journal = Some(job.stand.journal);
+            self.kept = None;
+            store.keep_base(D::FILE, staged, history)?;
+        }
+        Ok(())
     }
 
     /// This document was written. Its entries move: 20,000 clients need not be held twice.
-    pub(super) fn wrote(&mut self, job: &mut Job<D>, at: Time) {
+    pub(super) fn wrote(&mut self, job: &mut Job<D>, at: Time, hash: Hash) {
+        self.kept = Some(hash);
         self.journal = job.stand.journal;
         self.base.wrote(std::mem::take(&mut job.entries), at);
         self.attempt = None;

@@ -14,9 +14,10 @@ use std::path::{Path, PathBuf};
 use data_encoding::HEXLOWER;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
-use super::stat::{Seen, Stat, content};
-use super::store::{Staged, Step, Store};
-use crate::beside;
+use super::stat::{self, Seen, Stat, content};
+use super::step::Step;
+use super::store::{Staged, Store};
+use crate::{beside, guarded};
 
 /// What became of a [`Store::commit`].
 pub(super) enum Commit {
@@ -39,14 +40,6 @@ struct Leftover {
     new: String,
 }
 
-/// Outcome of a rename onto the target.
-enum Replaced {
-    /// The new file stands; with the old one, where it was swapped.
-    Yes(Option<File>),
-    /// The target was not the file that was last seen; it stands as it was.
-    No,
-}
-
 impl Store {
     /// Puts the new file in the place of the one that was last seen, and syncs the directory. With
     /// `set_aside` the old file was judged bad: it is kept as `<name>.bad`, older ones as `.bad.1`
@@ -57,7 +50,7 @@ impl Store {
     pub(super) fn commit(
         &self,
         name: &str,
-        mut staged: Staged,
+        mut staged: Staged<'_>,
         expected: Option<&Seen>,
         set_aside: bool,
     ) -> io::Result<Commit> {
@@ -67,57 +60,36 @@ impl Store {
         }
         let swap = match expected {
             Some(old) => {
-                self.step(Step::Name).inspect_err(|_| {
-                    staged.keep = self.crashed();
-                })?;
-                let left = Leftover::new(&self.dir, name, set_aside, old, &staged.seen);
-                fs::rename(&staged.path, &left.path)?;
-                staged.path = left.path;
+                self.faults.step(Step::Name)?;
+                let left = self.leftover(name, set_aside, old, &staged.seen);
+                fs::rename(&staged.file.path, &left)?;
+                staged.file.path = left;
                 RenameFlags::EXCHANGE
             }
             None => RenameFlags::NOREPLACE,
         };
-        self.step(Step::Swap).inspect_err(|_| {
-            staged.keep = self.crashed();
-        })?;
-        let renamed = renameat_with(CWD, &staged.path, CWD, &target, swap).map_err(io::Error::from);
-        let replaced = match renamed {
+        self.faults.step(Step::Swap)?;
+        match renameat_with(CWD, &staged.file.path, CWD, &target, swap).map_err(io::Error::from) {
             Ok(()) => {
-                staged.keep = true;
+                staged.file.keep = true;
                 match expected {
-                    Some(old) => self.check_swapped(name, &staged, old, set_aside)?,
-                    None => Replaced::Yes(None),
+                    Some(old) => self.check_swapped(name, &staged, old, set_aside),
+                    None => self.done(name, staged.seen, None),
                 }
             }
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    io::ErrorKind::AlreadyExists | io::ErrorKind::NotFound
-                ) =>
-            {
-                Replaced::No
-            }
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported
-                ) =>
-            {
-                self.rename_plainly(name, &mut staged, expected, set_aside)?
-            }
-            Err(error) => return Err(error),
-        };
-        let Replaced::Yes(displaced) = replaced else {
-            return Ok(Commit::Changed);
-        };
-        let seen = self.sync_dir(name, staged.seen)?;
-        Ok(Commit::Done { seen, displaced })
+            Err(error) => match error.kind() {
+                io::ErrorKind::AlreadyExists | io::ErrorKind::NotFound => Ok(Commit::Changed),
+                io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported => {
+                    self.rename_plainly(name, staged, expected, set_aside)
+                }
+                _ => Err(error),
+            },
+        }
     }
 
-    /// Makes the rename last; returns the new file as it stands.
-    fn sync_dir(&self, name: &str, mut seen: Seen) -> io::Result<Seen> {
-        self.step(Step::SyncDir)?;
-        File::open(&self.dir)?.sync_all()?;
+    /// The new file stands: makes that last.
+    fn done(&self, name: &str, mut seen: Seen, displaced: Option<File>) -> io::Result<Commit> {
+        self.sync_dir()?;
         // The rename moved the change time. If somebody replaced the file already, the difference
         // is seen at the next look.
         if let Some(stat) = self.stat(name)?
@@ -125,7 +97,7 @@ impl Store {
         {
             seen.stat = stat;
         }
-        Ok(seen)
+        Ok(Commit::Done { seen, displaced })
     }
 
     /// After a swap: the old file goes if it is the one that was last seen. If not, it is an edit
@@ -133,51 +105,52 @@ impl Store {
     fn check_swapped(
         &self,
         name: &str,
-        staged: &Staged,
+        staged: &Staged<'_>,
         expected: &Seen,
         set_aside: bool,
-    ) -> io::Result<Replaced> {
-        let is_expected = self.is_expected(&staged.path, expected);
+    ) -> io::Result<Commit> {
+        let old = &staged.file.path;
+        let is_expected = self.is_expected(old, expected);
         if !matches!(is_expected, Ok(true)) {
             self.swap_back(staged, &self.path(name))?;
-            return is_expected.map(|_| Replaced::No);
+            return is_expected.map(|_| Commit::Changed);
         }
-        let displaced = File::open(&staged.path).ok();
-        self.step(Step::Remove)?;
+        let displaced = File::open(old).ok();
+        self.faults.step(Step::Remove)?;
         if set_aside {
-            self.rotate(name, &staged.path)?;
+            self.rotate(name, old)?;
         } else {
-            fs::remove_file(&staged.path)?;
+            fs::remove_file(old)?;
         }
-        Ok(Replaced::Yes(displaced))
+        self.done(name, staged.seen, displaced)
     }
 
     /// A file system or a kernel without these flags: the plain rename, after one more look.
     fn rename_plainly(
         &self,
         name: &str,
-        staged: &mut Staged,
+        mut staged: Staged<'_>,
         expected: Option<&Seen>,
         set_aside: bool,
-    ) -> io::Result<Replaced> {
+    ) -> io::Result<Commit> {
         let target = self.path(name);
         if self.stat(name)? != expected.map(|seen| seen.stat) {
-            return Ok(Replaced::No);
+            return Ok(Commit::Changed);
         }
         let bad = self.linked(name);
         if set_aside {
             let _ = fs::remove_file(&bad);
             fs::hard_link(&target, &bad)?;
         }
-        fs::rename(&staged.path, &target)?;
-        staged.keep = true;
+        fs::rename(&staged.file.path, &target)?;
+        staged.file.keep = true;
         if set_aside {
             self.rotate(name, &bad)?;
         }
-        Ok(Replaced::Yes(None))
+        self.done(name, staged.seen, None)
     }
 
-    /// Ends what a write left behind when it was killed or failed (STATE-2, STATE-4). An edit that
+    /// Cleans up behind a write that was killed or failed (STATE-2, STATE-4). An edit that
     /// it displaced is put back in its place; if that was saved anew meanwhile, it is kept as a bad
     /// one is.
     pub(super) fn recover(&self, name: &str) -> io::Result<()> {
@@ -220,28 +193,16 @@ impl Store {
     fn left(&self, name: &str) -> io::Result<Vec<Leftover>> {
         let mut found = Vec::new();
         for entry in fs::read_dir(&self.dir)? {
-            let entry = entry?;
-            let left = entry.file_name().to_str().and_then(|file| {
-                let rest = file
-                    .strip_prefix('.')?
-                    .strip_prefix(name)?
-                    .strip_prefix('.')?;
-                let (kind, hashes) = rest.split_once('.')?;
-                let (old, new) = hashes.split_once('.')?;
-                Some(Leftover {
-                    path: entry.path(),
-                    set_aside: match kind {
-                        SWAP => false,
-                        ASIDE => true,
-                        _ => return None,
-                    },
-                    old: old.to_owned(),
-                    new: new.to_owned(),
-                })
-            });
-            found.extend(left);
+            found.extend(Leftover::read(name, entry?.path()));
         }
         Ok(found)
+    }
+
+    /// The name of a [`Leftover`] of this file.
+    fn leftover(&self, name: &str, set_aside: bool, old: &Seen, new: &Seen) -> PathBuf {
+        let kind = if set_aside { ASIDE } else { SWAP };
+        let [old, new] = [old, new].map(|seen| HEXLOWER.encode(&seen.hash));
+        self.path(&format!(".{name}.{kind}.{old}.{new}"))
     }
 
     /// Moves away what lies in the place of a file and is none. Returns under which name. A
@@ -266,27 +227,29 @@ impl Store {
 
     /// Whether the old file, after a swap, is the one that was last seen.
     fn is_expected(&self, path: &Path, expected: &Seen) -> io::Result<bool> {
-        self.step(Step::Look)?;
+        self.faults.step(Step::Look)?;
         // The swap itself moved the change time, so size and modification time decide, and the
         // content in doubt.
         if Stat::of(&fs::metadata(path)?).same_content(&expected.stat) {
             return Ok(true);
         }
-        let (_, seen) = content(&mut File::open(path)?)?;
+        // A pipe that somebody put there at the last moment is not waited for (RELOAD-4).
+        let (_, seen) = content(&mut guarded::open(path)?)?;
         Ok(seen.hash == expected.hash)
     }
 
     /// Undoes a swap that displaced an edit.
-    fn swap_back(&self, staged: &Staged, target: &Path) -> io::Result<()> {
-        self.step(Step::SwapBack)?;
-        renameat_with(CWD, &staged.path, CWD, target, RenameFlags::EXCHANGE)?;
-        if fs::metadata(&staged.path)?.ino() != staged.seen.stat.inode {
+    fn swap_back(&self, staged: &Staged<'_>, target: &Path) -> io::Result<()> {
+        let old = &staged.file.path;
+        self.faults.step(Step::SwapBack)?;
+        renameat_with(CWD, old, CWD, target, RenameFlags::EXCHANGE)?;
+        if fs::metadata(old)?.ino() != staged.seen.stat.inode {
             // Another save replaced our file in between; it is newer than the edit that was put
             // back, so it counts.
-            renameat_with(CWD, &staged.path, CWD, target, RenameFlags::EXCHANGE)?;
+            renameat_with(CWD, old, CWD, target, RenameFlags::EXCHANGE)?;
         }
-        self.step(Step::Remove)?;
-        fs::remove_file(&staged.path)
+        self.faults.step(Step::Remove)?;
+        fs::remove_file(old)
     }
 }
 
@@ -295,28 +258,29 @@ const SWAP: &str = "swap";
 const ASIDE: &str = "aside";
 
 impl Leftover {
-    fn new(dir: &Path, name: &str, set_aside: bool, old: &Seen, new: &Seen) -> Self {
-        let kind = if set_aside { ASIDE } else { SWAP };
-        let (old, new) = (HEXLOWER.encode(&old.hash), HEXLOWER.encode(&new.hash));
-        Self {
-            path: dir.join(format!(".{name}.{kind}.{old}.{new}")),
+    /// None where the file at this path is none.
+    fn read(name: &str, path: PathBuf) -> Option<Self> {
+        let file = path.file_name()?.to_str()?;
+        let (kind, hashes) = file.strip_prefix(&format!(".{name}."))?.split_once('.')?;
+        let (old, new) = hashes.split_once('.')?;
+        let set_aside = match kind {
+            SWAP => false,
+            ASIDE => true,
+            _ => return None,
+        };
+        Some(Self {
             set_aside,
-            old,
-            new,
-        }
+            old: old.to_owned(),
+            new: new.to_owned(),
+            path,
+        })
     }
 }
 
-/// Of the content of a file; zeros where it cannot be read, as for an edit that nobody may read.
+/// SHA-256 of a file's content, in hexadecimal; zeros where it cannot be read.
 fn hash_of(path: &Path) -> String {
-    // Opening a pipe that somebody put there would block for ever.
-    let is_file = fs::metadata(path).is_ok_and(|found| found.is_file());
-    let read = is_file.then(|| {
-        File::open(path)
-            .and_then(|mut file| content(&mut file))
-            .ok()
-    });
-    HEXLOWER.encode(&read.flatten().map_or([0; 32], |(_, seen)| seen.hash))
+    let read = stat::read(path).ok().flatten();
+    HEXLOWER.encode(&read.map_or([0; 32], |(_, seen)| seen.hash))
 }
 
 #[cfg(test)]

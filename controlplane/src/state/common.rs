@@ -12,7 +12,7 @@ pub(super) struct Common {
     pub(super) store: Store,
     pub(super) clock: Clock,
     pub(super) faults: Faults,
-    /// Nobody takes edits any more.
+    /// The service stops: nobody takes edits any more.
     pub(super) stopping: bool,
 }
 

@@ -89,7 +89,7 @@ pub(super) struct Base<D: Document> {
     ages: HashMap<D::Key, Age>,
     read_at_start: Time,
     dropped: Dropped<D>,
-    /// The file was lost with its directory: of what is put in its place nothing was taken out.
+    /// The file was lost with its directory: nobody took out what the next one lacks.
     lost: bool,
 }
 
@@ -100,6 +100,16 @@ struct Age {
     stood: Time,
     /// The last in which it had changed.
     changed: Time,
+}
+
+impl Age {
+    /// Of an entry that first stands at this moment.
+    const fn new(moment: Time) -> Self {
+        Self {
+            stood: moment,
+            changed: moment,
+        }
+    }
 }
 
 /// Entries that were dropped, with the moment of the first write without them. At most
@@ -176,11 +186,8 @@ impl<D: Document> Base<D> {
     /// Takes in an edit whose copy is of the moment `read`, of the last one if it does not say.
     /// What it changed is now in the base.
     fn take(&mut self, theirs: Vec<D::Entry>, read: Option<Time>) -> Diff<D> {
-        let read = match (self.lost, read) {
-            (true, _) => None,
-            (false, read) => Some(read.unwrap_or(Time(u64::MAX))),
-        };
-        self.lost = false;
+        let was_lost = std::mem::take(&mut self.lost);
+        let read = (!was_lost).then(|| read.unwrap_or(Time(u64::MAX)));
         // An edit of an older copy is younger than the file that it replaced.
         let moment = match read {
             Some(read) if read >= self.written => self.written,
@@ -222,11 +229,7 @@ impl<D: Document> Base<D> {
             diff.kept += 1;
             return;
         }
-        let age = Age {
-            stood: moment,
-            changed: moment,
-        };
-        self.ages.insert(key, age);
+        self.ages.insert(key, Age::new(moment));
         self.dropped.at.remove(&key);
         diff.put(None, &theirs);
         self.entries.push(theirs);
@@ -250,9 +253,9 @@ impl<D: Document> Base<D> {
             theirs
         };
         if after != before {
-            let stood = self.age(key).stood;
             let changed = moment;
-            self.ages.insert(key, Age { stood, changed });
+            let age = self.age(key);
+            self.ages.insert(key, Age { changed, ..age });
             diff.put(Some(before), &after);
         }
         self.entries.push(after);
@@ -285,14 +288,11 @@ impl<D: Document> Base<D> {
             let key = D::key(entry);
             match held.remove(&key) {
                 Some(before) if before == entry => self.ages.get(&key).copied(),
-                Some(_) => {
-                    let stood = self.age(key).stood;
-                    Some(Age { stood, changed: at })
-                }
-                None => {
-                    let (stood, changed) = (at, at);
-                    Some(Age { stood, changed })
-                }
+                Some(_) => Some(Age {
+                    changed: at,
+                    ..self.age(key)
+                }),
+                None => Some(Age::new(at)),
             }
         };
         let ages = entries.iter().map(&mut age).collect();
@@ -345,10 +345,8 @@ impl<D: Document> Base<D> {
     }
 
     fn age(&self, key: D::Key) -> Age {
-        self.ages.get(&key).copied().unwrap_or(Age {
-            stood: self.read_at_start,
-            changed: self.read_at_start,
-        })
+        let age = self.ages.get(&key).copied();
+        age.unwrap_or(Age::new(self.read_at_start))
     }
 
     fn drop_entry(&mut self, key: D::Key, at: Time) {
@@ -377,17 +375,12 @@ impl<D: Document> Diff<D> {
             let done = self.changes.iter().filter(|change| change.verb() == verb);
             (done.count(), verb)
         };
-        let parts: Vec<String> = [
-            count(ADDED),
-            count(CHANGED),
-            count(LIFTED),
-            count(REMOVED),
-            (self.kept, "kept as they are newer than the edited copy"),
-        ]
-        .into_iter()
-        .filter(|(count, _)| *count > 0)
-        .map(|(count, what)| format!("{count} {what}"))
-        .collect();
+        let kept = (self.kept, "kept as they are newer than the edited copy");
+        let parts: Vec<String> = ([ADDED, CHANGED, LIFTED, REMOVED].map(count).into_iter())
+            .chain([kept])
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, what)| format!("{count} {what}"))
+            .collect();
         if parts.is_empty() {
             "no entry changed".to_owned()
         } else {

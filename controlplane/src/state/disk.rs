@@ -19,7 +19,7 @@ use super::file::{Edit, Shared, StateFile};
 use super::known::Known;
 use super::on_disk::OnDisk;
 use super::pending::Pending;
-use super::start::{Read, Start};
+use super::start::{self, Read};
 use super::store::Store;
 
 /// Edits of one file that wait for the owner; it takes them every few milliseconds, an
@@ -48,7 +48,7 @@ impl<D: Document> DiskFile<D> {
         known: Option<Known<D>>,
         now: Time,
     ) -> Result<(Self, StateFile<D>, Read<D>), StateError> {
-        let start = Start::<D>::read(store, known, now)?;
+        let (agreed, seen, read) = start::read(store, known, now)?;
         let (edits_out, edits) = bounded(EDITS);
         let shared = Arc::<Shared<D>>::default();
         let file = StateFile {
@@ -56,10 +56,8 @@ impl<D: Document> DiskFile<D> {
             shared: Arc::clone(&shared),
             wake: wake.clone(),
         };
-        let on_disk = OnDisk::found(start.on_disk);
-        let (agreed, read) = start.split();
         let disk = Self {
-            on_disk,
+            on_disk: OnDisk::found(seen),
             pending: Pending::new(Arc::clone(&shared)),
             agreed,
             displaced: None,

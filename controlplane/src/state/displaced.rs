@@ -16,7 +16,7 @@ use super::watch::{LINGER, SETTLE, SETTLE_BAD, Stillness, TICK};
 pub(super) struct Displaced {
     file: File,
     stat: Stat,
-    /// The moment it is of.
+    /// The moment that its content is of, for an edit that does not say.
     pub(super) written: Time,
     still: Stillness,
     until: Instant,

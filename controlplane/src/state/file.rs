@@ -9,8 +9,6 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-#[cfg(test)]
-use crossbeam_channel::bounded;
 use crossbeam_channel::{Receiver, Sender, TryRecvError, never};
 
 use super::diff::Change;
@@ -48,7 +46,8 @@ impl<D: Document> Default for Shared<D> {
     }
 }
 
-/// What a document holds besides the edits that were seen.
+/// What a document holds besides the edits that were seen. The default is that of a file without a
+/// journal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Stand {
     /// Counts the documents of a process, from 1.
@@ -77,8 +76,8 @@ impl Failure {
 pub(crate) struct Edit<D: Document> {
     /// Counts up from 1. A document with this revision holds the edit.
     pub(crate) revision: u64,
-    /// What it did. None, if the copy was merely older than the file: a new document is all that is
-    /// wanted.
+    /// What it did. Empty where the copy was merely older than the file: then only a new document
+    /// is wanted.
     pub(crate) changes: Vec<Change<D>>,
 }
 
@@ -161,12 +160,7 @@ impl<D: Document> StateFile<D> {
 
     /// Queues a document that holds all edits up to `revision`; returns at once. One that is still
     /// queued when a newer one arrives is replaced by it, and both are told the outcome.
-    pub(crate) fn save(&self, entries: Vec<D::Entry>, revision: u64, saved: Vec<Saved>) {
-        self.save_at(Stand::default(), entries, revision, saved);
-    }
-
-    /// The same of a document that holds so much of the journal.
-    pub(crate) fn save_at(
+    pub(crate) fn save(
         &self,
         stand: Stand,
         entries: Vec<D::Entry>,
@@ -208,60 +202,7 @@ impl<D: Document> StateFile<D> {
 
     /// What was written and taken in so far.
     pub(crate) fn counts(&self) -> FileCounts {
-        // Relaxed throughout: each is a count of its own that only has to add up.
-        let counters = &self.shared.counters;
-        FileCounts {
-            file: D::FILE,
-            writes_ok: counters.writes_ok.load(Ordering::Relaxed),
-            writes_error: counters.writes_error.load(Ordering::Relaxed),
-            edits_taken: counters.edits_taken.load(Ordering::Relaxed),
-            edits_bad: counters.edits_bad.load(Ordering::Relaxed),
-        }
-    }
-}
-
-/// The thread's side of a file without a disk: the test plays the thread.
-#[cfg(test)]
-pub(crate) struct TestFile<D: Document> {
-    edits: Sender<Edit<D>>,
-    shared: Arc<Shared<D>>,
-    revision: std::cell::Cell<u64>,
-}
-
-#[cfg(test)]
-impl<D: Document> TestFile<D> {
-    pub(crate) fn pair() -> (Self, StateFile<D>) {
-        let (edits_out, edits) = crossbeam_channel::unbounded();
-        let shared = Arc::<Shared<D>>::default();
-        let file = StateFile {
-            edits,
-            shared: Arc::clone(&shared),
-            wake: bounded(1).0,
-        };
-        let thread = Self {
-            edits: edits_out,
-            shared,
-            revision: std::cell::Cell::new(0),
-        };
-        (thread, file)
-    }
-
-    /// The document that waits, taken as the thread takes it.
-    pub(crate) fn take(&self) -> Option<Job<D>> {
-        self.shared.queued().take()
-    }
-
-    /// A document with this stand is on disk.
-    pub(crate) fn wrote(&self, stand: Stand) {
-        *self.shared.durable() = stand;
-    }
-
-    /// An edit was found.
-    pub(crate) fn edit(&self, changes: Vec<Change<D>>) -> u64 {
-        let revision = self.revision.get() + 1;
-        self.revision.set(revision);
-        drop(self.edits.send(Edit { revision, changes }));
-        revision
+        self.shared.counters.of(D::FILE)
     }
 }
 
@@ -276,6 +217,23 @@ impl<D: Document> Shared<D> {
     }
 }
 
+impl Counters {
+    /// The counts so far, of the file of this name.
+    pub(super) fn of(&self, file: &'static str) -> FileCounts {
+        // Relaxed throughout: each is a count of its own that only has to add up.
+        FileCounts {
+            file,
+            writes_ok: self.writes_ok.load(Ordering::Relaxed),
+            writes_error: self.writes_error.load(Ordering::Relaxed),
+            edits_taken: self.edits_taken.load(Ordering::Relaxed),
+            edits_bad: self.edits_bad.load(Ordering::Relaxed),
+        }
+    }
+}
+
 pub(super) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
+
+#[cfg(test)]
+pub(super) mod testing;

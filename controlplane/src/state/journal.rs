@@ -1,12 +1,13 @@
 //! The journal of a state file (STATE-10): `bans.journal`, one line of JSON for each batch of
-//! changes. What it holds behind the document is as safe as the document, and costs a write of what
+//! changes. A change is as safe there as in the document, and writing it costs no more than what
 //! changed.
 //!
 //! Lines have numbers. A document says up to which it holds them, in the line of its base
 //! (`kept_base.rs`), so it does not matter when the journal is emptied: a start takes the lines
-//! after that number. The file is not for hands. `journal/file.rs` reads and writes it; here are
+//! after that number. People do not edit the file. `journal/file.rs` reads and writes it; here are
 //! its thread and the side of the owner, who decides which change goes where.
 
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,11 +15,9 @@ use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use serde::Serialize;
-#[cfg(test)]
-use serde::de::DeserializeOwned;
 
 use super::error::StateError;
-use super::file::{FileCounts, Saved};
+use super::file::{Counters, FileCounts, Saved, count};
 use crate::faults::{Faults, PartFault};
 
 mod file;
@@ -38,13 +37,6 @@ pub(crate) struct Journal<E, K> {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What a start opens.
-pub(crate) struct Opened<E, K> {
-    pub(crate) journal: Journal<E, K>,
-    /// What it held.
-    pub(crate) found: Found<E, K>,
-}
-
 struct Shared<E, K> {
     queue: Mutex<Queue<E, K>>,
     /// Lines were lost: a document must hold them.
@@ -52,8 +44,7 @@ struct Shared<E, K> {
     faults: Faults,
     /// Bytes of the file.
     bytes: AtomicU64,
-    writes_ok: AtomicU64,
-    writes_error: AtomicU64,
+    counters: Counters,
     stop: AtomicBool,
 }
 
@@ -111,19 +102,15 @@ impl<E, K> Journal<E, K> {
             has_lost: AtomicBool::new(false),
             faults,
             bytes: AtomicU64::new(0),
-            writes_ok: AtomicU64::new(0),
-            writes_error: AtomicU64::new(0),
+            counters: Counters::default(),
             stop: AtomicBool::new(false),
         });
-        let thread = None;
-        (
-            Self {
-                shared,
-                wake,
-                thread,
-            },
-            woken,
-        )
+        let journal = Self {
+            shared,
+            wake,
+            thread: None,
+        };
+        (journal, woken)
     }
 
     /// Queues a line; returns at once. Those who wait are told once it is on disk, or that it is
@@ -171,13 +158,7 @@ impl<E, K> Journal<E, K> {
     }
 
     pub(crate) fn counts(&self) -> FileCounts {
-        FileCounts {
-            file: JOURNAL,
-            writes_ok: self.shared.writes_ok.load(Ordering::Relaxed),
-            writes_error: self.shared.writes_error.load(Ordering::Relaxed),
-            edits_taken: 0,
-            edits_bad: 0,
-        }
+        self.shared.counters.of(JOURNAL)
     }
 
     fn wake(&self) {
@@ -210,8 +191,8 @@ fn run<E: Serialize, K: Serialize>(shared: &Shared<E, K>, mut tail: Tail, woken:
         // behind the reason.
         let turn = AssertUnwindSafe(|| turn(shared, &mut tail, &mut queue, &mut is_failing));
         if catch_unwind(turn).is_err() {
-            let lost = Lost::Failed("its thread panicked; please report this".to_owned());
-            lose(shared, lost, &mut is_failing);
+            let lost = io::Error::other("its thread panicked; please report this");
+            lose(shared, lost.into(), &mut is_failing);
         }
         drop(queue);
         shared.bytes.store(tail.end(), Ordering::Relaxed);
@@ -226,12 +207,12 @@ fn run<E: Serialize, K: Serialize>(shared: &Shared<E, K>, mut tail: Tail, woken:
 
 /// Says that lines were lost; what the system said, once an outage.
 fn lose<E, K>(shared: &Shared<E, K>, lost: Lost, is_failing: &mut bool) {
-    shared.writes_error.fetch_add(1, Ordering::Relaxed);
+    count(&shared.counters.writes_error);
     match lost {
         Lost::Gone => {
             tracing::warn!(
                 file = JOURNAL,
-                "the journal is not as it was left, or bans.json is gone: bans.json is written, then the journal anew"
+                "{lost}: bans.json is written, then the journal anew"
             );
         }
         Lost::Failed(_) if *is_failing => {}
@@ -261,7 +242,7 @@ fn turn<E: Serialize, K: Serialize>(
         // Before those who wait are told: the owner asks for it then.
         match outcome {
             Ok(()) => {
-                shared.writes_ok.fetch_add(1, Ordering::Relaxed);
+                count(&shared.counters.writes_ok);
                 if std::mem::take(is_failing) {
                     tracing::info!(file = JOURNAL, "the journal is written again");
                 }
@@ -279,48 +260,7 @@ fn turn<E: Serialize, K: Serialize>(
     settled.for_each(|saved| saved.tell(true));
 }
 
-/// The lines after a number, in these bytes.
 #[cfg(test)]
-pub(crate) fn lines<E: DeserializeOwned, K: DeserializeOwned>(
-    bytes: &[u8],
-    after: u64,
-) -> Found<E, K> {
-    file::lines(bytes, after).0
-}
-
-/// The thread's side without a disk: the test plays the thread.
-#[cfg(test)]
-pub(crate) struct TestJournal<E, K>(Arc<Shared<E, K>>);
-
-#[cfg(test)]
-impl<E, K> TestJournal<E, K> {
-    pub(crate) fn pair() -> (Self, Journal<E, K>) {
-        let (journal, _) = Journal::without_thread(Faults::default());
-        (Self(Arc::clone(&journal.shared)), journal)
-    }
-
-    /// The lines that wait, with those who wait for them.
-    pub(crate) fn take(&self) -> Vec<(Line<E, K>, Vec<Saved>)> {
-        let mut queue = self.0.queue();
-        queue.waiting = 0;
-        std::mem::take(&mut queue.lines)
-    }
-
-    /// Up to which line the file may be emptied.
-    pub(crate) fn held(&self) -> Option<u64> {
-        self.0.queue().held
-    }
-
-    /// Lines were lost.
-    pub(crate) fn lose(&self) {
-        self.0.has_lost.store(true, Ordering::Release);
-    }
-
-    /// The file has so many bytes.
-    pub(crate) fn grow(&self, bytes: u64) {
-        self.0.bytes.store(bytes, Ordering::Relaxed);
-    }
-}
-
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;

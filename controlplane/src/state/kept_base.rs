@@ -20,12 +20,16 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::diff::History;
-use super::stat::{Hash, content};
-use super::store::{Staged, Step, Store, Unfinished, create};
-use crate::guarded;
+use super::document::Document;
+use super::stat::{self, Hash, Seen};
+use super::step::Step;
+use super::store::{Staged, Store};
+use crate::guarded::if_there;
 
 /// A base as it was read.
 pub(super) struct KeptBase<K> {
+    /// The file that it was read from.
+    pub(super) seen: Seen,
     /// The document.
     pub(super) document: Vec<u8>,
     /// Of the document.
@@ -46,41 +50,30 @@ impl Store {
     pub(super) fn keep_base<K: Serialize>(
         &self,
         name: &str,
-        staged: &Staged,
+        staged: &Staged<'_>,
         history: History<K>,
     ) -> io::Result<()> {
-        let path = self.path(&format!(".{name}.base.tmp"));
-        let _ = fs::remove_file(&path);
-        self.step(Step::CopyBase)?;
-        let mut file = create(&path)?;
-        let unfinished = Unfinished::new(&path, self);
+        let (mut base, mut file) = self.temporary(&format!(".{name}.base.tmp"), Step::CopyBase)?;
         // A file system that can share the blocks of two files does so here.
-        io::copy(&mut File::open(&staged.path)?, &mut file)?;
+        io::copy(&mut File::open(&staged.file.path)?, &mut file)?;
         let trailer = Trailer {
-            sha256: staged.hash(),
+            sha256: staged.seen.hash,
             history,
         };
         let mut line = serde_json::to_vec(&trailer)?;
         line.push(b'\n');
         file.write_all(&line)?;
         file.sync_all()?;
-        self.step(Step::NameBase)?;
-        fs::rename(&path, self.base_path(name))?;
-        unfinished.done();
+        self.faults.step(Step::NameBase)?;
+        fs::rename(&base.path, path(&self.dir, name))?;
+        base.keep = true;
         Ok(())
     }
+}
 
-    /// Removes the base: the file was taken out.
-    pub(super) fn forget_base(&self, name: &str) -> io::Result<()> {
-        match fs::remove_file(self.base_path(name)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            Ok(()) | Err(_) => Ok(()),
-        }
-    }
-
-    fn base_path(&self, name: &str) -> PathBuf {
-        path(&self.dir, name)
-    }
+/// Removes the base: the file was taken out.
+pub(super) fn forget(dir: &Path, name: &str) -> io::Result<()> {
+    if_there(fs::remove_file(path(dir, name))).map(drop)
 }
 
 /// Where the base of a file lies.
@@ -88,12 +81,16 @@ pub(super) fn path(dir: &Path, name: &str) -> PathBuf {
     dir.join(format!(".{name}.base"))
 }
 
-/// The base of the file of this name, if there is one and it is whole.
-pub(super) fn read<K: DeserializeOwned>(path: &Path, name: &str) -> Option<KeptBase<K>> {
-    let read = guarded::open(path).and_then(|mut file| content(&mut file));
-    let base = match read {
-        Ok((bytes, _)) => split(bytes),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+/// The base of the file in this directory, if one is kept and it is whole.
+pub(super) fn read<D: Document>(dir: &Path) -> Option<KeptBase<D::Key>> {
+    if !D::KEEPS_BASE {
+        return None;
+    }
+    let name = D::FILE;
+    let path = path(dir, name);
+    let base = match stat::read(&path) {
+        Ok(Some((bytes, seen))) => split(bytes, seen),
+        Ok(None) => return None,
         Err(error) => {
             tracing::warn!(file = name, "{} cannot be read: {error}", path.display());
             return None;
@@ -110,13 +107,14 @@ pub(super) fn read<K: DeserializeOwned>(path: &Path, name: &str) -> Option<KeptB
 }
 
 /// Takes the document and its history apart; none if they do not belong together.
-fn split<K: DeserializeOwned>(mut bytes: Vec<u8>) -> Option<KeptBase<K>> {
+fn split<K: DeserializeOwned>(mut bytes: Vec<u8>, seen: Seen) -> Option<KeptBase<K>> {
     let whole = bytes.strip_suffix(b"\n")?;
     let end = whole.iter().rposition(|byte| *byte == b'\n')? + 1;
     let trailer: Trailer<K> = serde_json::from_slice(bytes.get(end..)?).ok()?;
     bytes.truncate(end);
     let hash: Hash = Sha256::digest(&bytes).into();
     (hash == trailer.sha256).then_some(KeptBase {
+        seen,
         document: bytes,
         hash,
         history: trailer.history,

@@ -14,7 +14,7 @@ use rustix::fs::{Access, access};
 use rustix::io::Errno;
 
 use super::error::StateError;
-use crate::guarded;
+use crate::guarded::{self, if_there};
 
 /// The lock file.
 const LOCK: &str = "weir.lock";
@@ -38,17 +38,14 @@ impl StateLock {
     pub fn claim(dir: &Path) -> Result<Self, StateError> {
         may_enter(dir)?;
         let file = open(dir)?;
-        match file.try_lock() {
-            Ok(()) => Self::of(dir, file),
-            Err(TryLockError::WouldBlock) => {
-                let dir = dir.to_owned();
-                Err(StateError::InUse { dir, lock: LOCK })
+        let locked = file.try_lock().map_err(|error| {
+            let dir = dir.to_owned();
+            match error {
+                TryLockError::WouldBlock => StateError::InUse { dir, lock: LOCK },
+                TryLockError::Error(error) => StateError::Lock { dir, error },
             }
-            Err(TryLockError::Error(error)) => {
-                let dir = dir.to_owned();
-                Err(StateError::Lock { dir, error })
-            }
-        }
+        });
+        locked.and_then(|()| Self::of(dir, file))
     }
 
     /// Takes the lock that another process passed. One of another directory is of no use here: then
@@ -59,44 +56,37 @@ impl StateLock {
     pub fn passed(dir: &Path, lock: OwnedFd) -> Result<Self, StateError> {
         let lock = File::from(lock);
         let found = open(dir)?;
-        let is_same = matches!(
-            (identity(found.metadata()), identity(lock.metadata())),
-            (Ok(found), Ok(passed)) if found == passed
-        );
-        if is_same {
-            return Self::of(dir, lock);
+        match (identity(found.metadata()), identity(lock.metadata())) {
+            (Ok(found), Ok(passed)) if found == passed => Self::of(dir, lock),
+            _ => Self::claim(dir),
         }
-        Self::claim(dir)
     }
 
     /// Whether it still keeps others out: neither the directory nor the lock file was removed, or
     /// replaced by one that another service may hold.
     pub(super) fn holds(&self) -> io::Result<bool> {
-        let found = match fs::metadata(&self.dir) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            found => identity(found),
-        };
-        if found.ok() != Some(self.identity) {
+        let found = if_there(identity(fs::metadata(&self.dir)))?;
+        if found != Some(self.identity) {
             return Ok(false);
         }
-        Ok(match fs::metadata(self.dir.join(LOCK)) {
-            Ok(found) if found.is_file() => identity(Ok(found))? == identity(self.file.metadata())?,
-            Ok(_) => true,
-            Err(error) => error.kind() != io::ErrorKind::NotFound,
+        Ok(match if_there(fs::metadata(self.dir.join(LOCK))) {
+            Ok(Some(found)) if found.is_file() => {
+                identity(Ok(found))? == identity(self.file.metadata())?
+            }
+            Ok(Some(_)) | Err(_) => true,
+            Ok(None) => false,
         })
     }
 
     fn of(dir: &Path, file: File) -> Result<Self, StateError> {
-        match identity(fs::metadata(dir)) {
+        let dir = dir.to_owned();
+        match identity(fs::metadata(&dir)) {
             Ok(identity) => Ok(Self {
-                dir: dir.to_owned(),
+                dir,
                 file,
                 identity,
             }),
-            Err(error) => Err(StateError::Unreadable {
-                dir: dir.to_owned(),
-                error,
-            }),
+            Err(error) => Err(StateError::Unreadable { dir, error }),
         }
     }
 

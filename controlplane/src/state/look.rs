@@ -13,7 +13,7 @@ use super::document::Document;
 use super::fault::Fault;
 use super::file::{Edit, count};
 use super::on_disk::{Form, Sight};
-use super::stat::Seen;
+use super::stat::{self, Seen};
 use super::text;
 use super::watch::{POLL, SETTLE, SETTLE_ASIDE, SETTLE_GONE, TICK};
 use crate::faults::PartFault;
@@ -29,20 +29,6 @@ pub(super) enum Observed {
     Unsettled,
     /// The file does not fit. `settled` once it may be set aside.
     Bad { seen: Seen, settled: bool },
-}
-
-/// What is said of a file that was removed.
-fn removed(list: &str) -> String {
-    format!(
-        "it was removed while the service runs, which takes nothing out, and is written again; save it with \"{list}\": [] to take all out"
-    )
-}
-
-/// What is said of a directory, a pipe or a device in the place of a file.
-fn displaced(aside: &str) -> String {
-    format!(
-        "what lay in its place is no regular file, is kept as {aside} and takes nothing out; it is written again"
-    )
 }
 
 impl<D: Document> DiskFile<D> {
@@ -106,7 +92,11 @@ impl<D: Document> DiskFile<D> {
             Sight::Bad { seen, settled } => Ok(Observed::Bad { seen, settled }),
             Sight::Gone(still) if still < SETTLE_GONE || full => Ok(Observed::Unsettled),
             Sight::Gone(_) if D::REMOVED_IS_NO_EDIT => {
-                self.put_back(common, &removed(D::LIST));
+                let error = format!(
+                    "it was removed while the service runs, which takes nothing out, and is written again; save it with \"{}\": [] to take all out",
+                    D::LIST
+                );
+                self.put_back(common, &error);
                 Ok(Observed::Same)
             }
             Sight::Gone(_) => {
@@ -115,20 +105,23 @@ impl<D: Document> DiskFile<D> {
             }
             Sight::NoFile(still) if still >= SETTLE_ASIDE || common.stopping => {
                 let aside = common.store.set_aside(D::FILE)?;
-                self.put_back(common, &displaced(&aside));
+                let error = format!(
+                    "what lay in its place is no regular file, is kept as {aside} and takes nothing out; it is written again"
+                );
+                self.put_back(common, &error);
                 Ok(Observed::Same)
             }
             Sight::NoFile(_) => Ok(Observed::Unsettled),
             Sight::Changed(_, still) if full || (!eager && still < SETTLE) => {
                 Ok(Observed::Unsettled)
             }
-            Sight::Changed(stat, still) => match common.store.read(D::FILE) {
+            Sight::Changed(stat, still) => match stat::read(&common.store.path(D::FILE)) {
                 Ok(None) => Ok(Observed::Unsettled),
                 Ok(Some((bytes, seen))) => Ok(self.judge(common, &bytes, seen, still)),
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                     let fault = Fault::unreadable(&error);
-                    let hash = [0; 32];
-                    Ok(self.refuse(&fault, Seen { stat, hash }, still))
+                    let (hash, racy) = ([0; 32], false);
+                    Ok(self.refuse(&fault, Seen { stat, hash, racy }, still))
                 }
                 Err(error) => Err(error),
             },
@@ -150,7 +143,7 @@ impl<D: Document> DiskFile<D> {
         }
         if self.agreed.stands_after_all(seen.hash) {
             // Nobody knows whether it would stand after a power cut: it is written again.
-            self.on_disk.take(Some(seen), Form::Other);
+            self.on_disk.stands(Some(seen), Form::Other);
             return Observed::Same;
         }
         let most = self.shared.most.load(Ordering::Relaxed);
@@ -197,14 +190,7 @@ impl<D: Document> DiskFile<D> {
     ) {
         let owner = seen.map(|seen| seen.stat.uid);
         self.take(common, entries, written, owner);
-        // Where the service would have written the same, it need not, and no editor is warned.
-        let form = match (seen, written) {
-            (Some(seen), Some(written)) if written == self.agreed.written() => {
-                self.form(seen, written)
-            }
-            _ => Form::Other,
-        };
-        self.on_disk.take(seen, form);
+        self.on_disk.stands(seen, Form::Unknown);
     }
 
     /// Takes in an edit whose copy is of the moment `read`, and tells the owner in memory. The file
@@ -217,9 +203,9 @@ impl<D: Document> DiskFile<D> {
         uid: Option<u32>,
     ) {
         let now = Time(common.clock.now().wall_ms);
-        let before = self.agreed.entries().len();
+        let before = self.agreed.base().entries().len();
         let diff = self.agreed.take(entries, read, now);
-        memory::freed(before.max(self.agreed.entries().len()));
+        memory::freed(before.max(self.agreed.base().entries().len()));
         // Before it is sent: who has the edit finds it counted.
         count(&self.shared.counters.edits_taken);
         tracing::info!(
@@ -241,23 +227,17 @@ impl<D: Document> DiskFile<D> {
         });
     }
 
-    /// Whether a write would change nothing of the file but its time (STATE-11).
+    /// Whether a write would change nothing of the file but its time (STATE-11). Where the service
+    /// would have written an edit the same way, it need not, and no editor is warned.
     pub(super) fn is_as_written(&mut self) -> bool {
         if self.on_disk.form() == Form::Unknown {
-            let written = self.agreed.written();
-            let seen = self.on_disk.seen().copied();
-            let form = seen.map_or(Form::Other, |seen| self.form(seen, written));
-            self.on_disk.set_form(form);
+            let seen = self.on_disk.seen().map(|seen| seen.hash);
+            let is_same = seen.is_some() && seen == self.agreed.hash();
+            self.on_disk.set_form(match is_same {
+                true => Form::AsWritten,
+                false => Form::Other,
+            });
         }
         self.on_disk.form() == Form::AsWritten
-    }
-
-    /// Whether a write at that moment would leave this file.
-    fn form(&mut self, seen: Seen, written: Time) -> Form {
-        if self.agreed.hash_at(written) == Some(seen.hash) {
-            Form::AsWritten
-        } else {
-            Form::Other
-        }
     }
 }

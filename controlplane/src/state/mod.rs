@@ -9,12 +9,10 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded, unbounded};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use weir_shared::clock::Clock;
@@ -40,6 +38,7 @@ mod pending;
 pub(crate) mod schema;
 mod start;
 pub(crate) mod stat;
+mod step;
 mod store;
 pub(crate) mod text;
 mod turn;
@@ -51,7 +50,7 @@ pub use error::StateError;
 pub use file::FileCounts;
 pub(crate) use file::{Edit, Failure, Saved, Stand, StateFile};
 #[cfg(test)]
-pub(crate) use file::{Job, TestFile};
+pub(crate) use file::{Job, testing::TestFile};
 pub(crate) use journal::Standing;
 pub use lock::{StateLock, may_enter};
 pub(crate) use start::Read;
@@ -60,7 +59,7 @@ pub(crate) use store::create;
 use common::{AnyFile, Common};
 use disk::DiskFile;
 use document::Document;
-use journal::Journal;
+use journal::{Found, Journal};
 use known::Known;
 use store::Store;
 use watch::{Directory, POLL, TICK};
@@ -79,19 +78,10 @@ pub(crate) struct StateDir {
     woken: Receiver<()>,
 }
 
-/// How far the thread gives way to those that serve: to write 20,000 clients takes longer than a
-/// request should wait. It is left a quarter of a processor that another wants whole: edits and
-/// acknowledged bans wait for it too.
+/// The nice value of the thread (STATE-2): writing 20,000 clients takes longer than a request
+/// should wait. Beside a busy thread it still gets a quarter of a processor, as edits and
+/// acknowledged bans wait for it.
 const NICE: i32 = 5;
-
-/// A file that was read at the start.
-pub(crate) struct Opened<D: Document> {
-    /// Its owner's side.
-    pub(crate) file: StateFile<D>,
-    /// What was found.
-    read: Read<D>,
-    disk: DiskFile<D>,
-}
 
 /// A file for [`StateDir::start`].
 pub(crate) struct Registered(Box<dyn AnyFile>);
@@ -99,19 +89,19 @@ pub(crate) struct Registered(Box<dyn AnyFile>);
 /// The thread. Dropping it writes what is queued and waits for it; a write that fails then is not
 /// tried again.
 pub(crate) struct StateThread {
-    stop: Arc<AtomicBool>,
     wake: Sender<()>,
-    holds: Sender<Hold>,
-    /// Whom a thread that is held waits for.
+    /// None once the thread is to end.
+    holds: Option<Sender<Hold>>,
+    /// Lets a thread that is held go on; dropped, it ends the thread.
     held: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// That the thread is to touch no file any more (RESTART-4).
+/// An order to the thread to touch no file any more (RESTART-4).
 struct Hold {
     /// The lock, once it touches none.
     held: Sender<io::Result<OwnedFd>>,
-    /// Until this comes; without it, the thread ends.
+    /// The thread waits for this, and ends where it is closed instead.
     resume: Receiver<()>,
 }
 
@@ -121,33 +111,30 @@ impl StateDir {
     /// # Errors
     /// [`StateError`] (STATE-6).
     pub(crate) fn open(lock: StateLock, clock: Clock) -> Result<Self, StateError> {
-        Ok(Self::of(Store::open(lock)?, clock))
-    }
-
-    fn of(store: Store, clock: Clock) -> Self {
         let (wake, woken) = bounded(1);
-        Self {
-            store,
+        Ok(Self {
+            store: Store::open(lock)?,
             clock,
             wake,
             woken,
-        }
+        })
     }
 
-    /// Reads and checks a file, with the help of what is known of it.
+    /// Reads and checks a file, with the help of what is known of it: the owner's side, what was
+    /// read, and the file for the thread.
     ///
     /// # Errors
     /// [`StateError`], with path, line, column and JSON pointer where there is one (STATE-6).
     pub(crate) fn read<D: Document>(
         &self,
         known: Option<Known<D>>,
-    ) -> Result<Opened<D>, StateError> {
+    ) -> Result<(StateFile<D>, Read<D>, Registered), StateError> {
         let now = Time(self.clock.now().wall_ms);
-        let (disk, file, read) = DiskFile::<D>::open(&self.store, &self.wake, known, now)?;
-        Ok(Opened { file, read, disk })
+        let (disk, file, read) = DiskFile::open(&self.store, &self.wake, known, now)?;
+        Ok((file, read, Registered(Box::new(disk))))
     }
 
-    /// Reads the journal and starts its thread.
+    /// Reads the journal and starts its thread: the owner's side, and what was found.
     ///
     /// # Errors
     /// [`StateError`]
@@ -155,20 +142,14 @@ impl StateDir {
         &self,
         standing: Standing,
         faults: &Faults,
-    ) -> Result<journal::Opened<E, K>, StateError>
+    ) -> Result<(Journal<E, K>, Found<E, K>), StateError>
     where
         E: Serialize + DeserializeOwned + Send + 'static,
         K: Serialize + DeserializeOwned + Send + 'static,
     {
         let found = journal::read(&self.store.dir, standing)?;
-        let tail = journal::Tail::new(
-            &self.store.dir,
-            &found,
-            #[cfg(test)]
-            Arc::clone(&self.store.faults),
-        );
-        let journal = Journal::start(tail, faults.clone())?;
-        Ok(journal::Opened { journal, found })
+        let tail = journal::Tail::new(&self.store.dir, &found, self.store.faults.clone());
+        Ok((Journal::start(tail, faults.clone())?, found))
     }
 
     /// Starts the thread, which is woken by what happens in the directory. The first file is the
@@ -183,40 +164,28 @@ impl StateDir {
     ) -> Result<StateThread, StateError> {
         let directory = Directory::new(&self.store.path(""), self.wake.clone());
         looks.watch(Subject::State, directory);
-        let stop = Arc::new(AtomicBool::new(false));
         // One that was given up may still be in it when the next comes: the disk is slow then.
         let (holds, held) = unbounded();
-        let mut files = files.into_iter().map(|Registered(file)| file);
         let thread = Thread {
             looks: looks.clone(),
-            first: files.next(),
-            others: files.collect(),
+            files: files.into_iter().map(|Registered(file)| file).collect(),
             common: Common {
                 store: self.store,
                 clock: self.clock,
                 faults: looks.faults().clone(),
                 stopping: false,
             },
-            stop: Arc::clone(&stop),
             woken: self.woken,
             holds: held,
         };
         let thread = weir_shared::threads::spawn("weir-state", move || thread.run())
             .map_err(StateError::Thread)?;
         Ok(StateThread {
-            stop,
             wake: self.wake,
-            holds,
+            holds: Some(holds),
             held: None,
             thread: Some(thread),
         })
-    }
-}
-
-impl<D: Document> Opened<D> {
-    /// The parts: the owner's side, what was read, and the file for the thread.
-    pub(crate) fn split(self) -> (StateFile<D>, Read<D>, Registered) {
-        (self.file, self.read, Registered(Box::new(self.disk)))
     }
 }
 
@@ -228,7 +197,9 @@ impl StateThread {
         let (told, held) = bounded(1);
         let (resumed, resume) = bounded(1);
         // Not taken where the thread has ended: the receiver is closed then, which says so.
-        let _ = self.holds.send(Hold { held: told, resume });
+        if let Some(holds) = &self.holds {
+            let _ = holds.send(Hold { held: told, resume });
+        }
         let _ = self.wake.try_send(());
         self.held = Some(resumed);
         held
@@ -245,26 +216,13 @@ impl StateThread {
             let _ = held.try_send(());
         }
     }
-
-    /// A thread that is none: the test plays it.
-    #[cfg(test)]
-    pub(crate) fn without_disk() -> Self {
-        Self {
-            stop: Arc::default(),
-            wake: bounded(1).0,
-            holds: bounded(1).0,
-            held: None,
-            thread: None,
-        }
-    }
 }
 
 impl Drop for StateThread {
     fn drop(&mut self) {
         // One that is held ends as it is: the files are another process's.
         self.held = None;
-        // Release: the thread sees what was queued before.
-        self.stop.store(true, Ordering::Release);
+        self.holds = None;
         // Full means that the thread is to wake already.
         let _ = self.wake.try_send(());
         if let Some(thread) = self.thread.take()
@@ -278,10 +236,8 @@ impl Drop for StateThread {
 /// The thread's own.
 struct Thread {
     common: Common,
-    first: Option<Box<dyn AnyFile>>,
-    others: Vec<Box<dyn AnyFile>>,
+    files: Vec<Box<dyn AnyFile>>,
     looks: FileThread,
-    stop: Arc<AtomicBool>,
     woken: Receiver<()>,
     holds: Receiver<Hold>,
 }
@@ -296,16 +252,19 @@ impl Thread {
         let _ = rustix::process::nice(NICE);
         let mut stop_at = None;
         loop {
-            if let Ok(hold) = self.holds.try_recv() {
-                // Whoever asked may have given it up.
-                let _ = hold.held.send(self.common.store.share_lock());
-                if hold.resume.recv().is_err() {
-                    return;
+            match self.holds.try_recv() {
+                Ok(hold) => {
+                    // Whoever asked may have given it up.
+                    let _ = hold.held.send(self.common.store.lock.share());
+                    if hold.resume.recv().is_err() {
+                        return;
+                    }
                 }
-            }
-            self.common.stopping = self.stop.load(Ordering::Acquire);
-            if self.common.stopping && stop_at.is_none() {
-                stop_at = Some(Instant::now() + STOP_WAIT);
+                Err(TryRecvError::Empty) => {}
+                Err(TryRecvError::Disconnected) => {
+                    self.common.stopping = true;
+                    stop_at.get_or_insert_with(|| Instant::now() + STOP_WAIT);
+                }
             }
             let unreachable = self.reach().err().map(|error| error.to_string());
             let wait = self.turn(unreachable.as_deref());
@@ -313,9 +272,9 @@ impl Thread {
                 None => drop(self.woken.recv_timeout(wait)),
                 Some(at) => {
                     if Instant::now() >= at {
-                        self.files().for_each(|file| file.give_up());
+                        self.files.iter_mut().for_each(|file| file.give_up());
                     }
-                    if !self.files().any(|file| file.has_job()) {
+                    if !self.files.iter_mut().any(|file| file.has_job()) {
                         return;
                     }
                     std::thread::sleep(TICK);
@@ -324,40 +283,29 @@ impl Thread {
         }
     }
 
-    fn files(&mut self) -> impl Iterator<Item = &mut Box<dyn AnyFile>> {
-        self.first.iter_mut().chain(&mut self.others)
-    }
-
     /// Sees to it that the directory is there.
     fn reach(&mut self) -> io::Result<()> {
         if self.common.store.ensure_dir()? {
             tracing::warn!("the state directory was gone, or the lock in it, and is made anew");
             // The old watch went with the old directory.
             self.looks.wake();
-            self.files().for_each(|file| file.rebuild());
+            self.files.iter_mut().for_each(|file| file.rebuild());
         }
         Ok(())
     }
 
     /// One turn of each file. Returns how long nothing needs to be done.
     fn turn(&mut self, unreachable: Option<&str>) -> Duration {
-        let Self {
-            common,
-            first,
-            others,
-            ..
-        } = self;
-        let mut wait = POLL;
-        if let Some(first) = first {
-            wait = guarded(first, common, unreachable);
-        }
+        let common = &self.common;
+        let Some((first, others)) = self.files.split_first_mut() else {
+            return POLL;
+        };
+        let mut wait = guarded(first, common, unreachable);
         for file in others {
             wait = wait.min(guarded(file, common, unreachable));
             // What an answer waits for need not wait for every other file: each takes two syncs,
             // and a busy disk may take seconds for them.
-            if let Some(first) = first
-                && first.is_awaited()
-            {
+            if first.is_awaited() {
                 wait = wait.min(guarded(first, common, unreachable));
             }
         }
@@ -377,5 +325,7 @@ fn guarded(file: &mut Box<dyn AnyFile>, common: &Common, unreachable: Option<&st
         .unwrap_or_else(|_| file.fail_by_bug(common, now))
 }
 
+#[cfg(test)]
+mod testing;
 #[cfg(test)]
 mod tests;

@@ -10,9 +10,6 @@ use super::watch::{SETTLE_ASIDE, SETTLE_BAD, Stillness};
 pub(super) struct OnDisk {
     /// As it was last read or written; none where there is no file.
     seen: Option<Seen>,
-    /// It was read within the grain of its own time stamp: a change right after would look like
-    /// none.
-    racy: bool,
     form: Form,
     /// The file as it stands was reported as bad.
     bad: Option<Seen>,
@@ -23,8 +20,8 @@ pub(super) struct OnDisk {
 /// is written though no entry changed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
-    /// The start found it, and nobody has looked: a hand may have left out what was completed, or
-    /// an older version has written it.
+    /// It was not compared yet: a hand may have left out what was completed, or an older version
+    /// has written it.
     Unknown,
     AsWritten,
     Other,
@@ -40,7 +37,7 @@ pub(super) enum Sight {
     NoFile(Duration),
     /// It was reported as bad, and stands as it was then. `settled` once it may be set aside.
     Bad { seen: Seen, settled: bool },
-    /// It is another one, for so long.
+    /// It is neither, and has looked like this for so long.
     Changed(Stat, Duration),
 }
 
@@ -49,7 +46,6 @@ impl OnDisk {
     pub(super) fn found(seen: Option<Seen>) -> Self {
         Self {
             seen,
-            racy: false,
             form: Form::Unknown,
             bad: None,
             still: Stillness::default(),
@@ -58,7 +54,7 @@ impl OnDisk {
 
     /// Compares the file with what is known of it.
     pub(super) fn look(&mut self, stat: Option<Stat>, now: Instant) -> Sight {
-        if stat == self.seen.map(|seen| seen.stat) && !self.racy {
+        if self.seen.map_or(stat.is_none(), |seen| seen.stands(stat)) {
             self.still.settle();
             self.bad = None;
             return Sight::Known;
@@ -81,8 +77,8 @@ impl OnDisk {
     }
 
     /// Whether the next look has to be soon, as a change may look like none.
-    pub(super) const fn is_racy(&self) -> bool {
-        self.racy
+    pub(super) fn is_racy(&self) -> bool {
+        self.seen.is_some_and(|seen| seen.racy)
     }
 
     pub(super) const fn form(&self) -> Form {
@@ -98,16 +94,9 @@ impl OnDisk {
         let is_same = self.seen.is_some_and(|known| known.hash == seen.hash);
         if is_same {
             self.seen = Some(seen);
-            self.racy = seen.stat.is_racy();
             self.still.settle();
         }
         is_same
-    }
-
-    /// The edit that it is was taken in.
-    pub(super) fn take(&mut self, seen: Option<Seen>, form: Form) {
-        self.stands(seen, form);
-        self.racy = seen.is_some_and(|seen| seen.stat.is_racy());
     }
 
     /// It does not fit. Whether it lies still enough to say so, and to be set aside.
@@ -119,7 +108,7 @@ impl OnDisk {
         Some(still >= SETTLE_ASIDE)
     }
 
-    /// This lies there now, as this service left it.
+    /// This lies there now: it was written, or is an edit that was taken in.
     pub(super) fn stands(&mut self, seen: Option<Seen>, form: Form) {
         *self = Self {
             form,

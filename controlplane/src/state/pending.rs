@@ -18,7 +18,7 @@ const RETRY_LAST: Duration = Duration::from_secs(30);
 /// The document that waits to be written.
 pub(super) struct Pending<D: Document> {
     job: Option<Job<D>>,
-    /// They waited for documents that lacked an edit, and wait for the next one now.
+    /// Callers whose documents lacked an edit: the next document answers them.
     waiting: Vec<Saved>,
     outage: Option<Outage>,
     shared: Arc<Shared<D>>,
@@ -50,7 +50,7 @@ impl<D: Document> Pending<D> {
             return;
         }
         job.saved = std::mem::take(&mut self.waiting);
-        text::with_unknown::<D>(&mut job.entries, agreed.entries());
+        text::with_unknown::<D>(&mut job.entries, agreed.base().entries());
         D::sort(&mut job.entries);
         self.job = Some(job);
     }

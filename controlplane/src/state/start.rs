@@ -11,8 +11,8 @@ use super::document::Document;
 use super::error::StateError;
 use super::journal::{self, Standing};
 use super::kept_base::{self, KeptBase};
-use super::known::{self, Found, Known};
-use super::stat::{Hash, Seen};
+use super::known::{self, Known};
+use super::stat::Seen;
 use super::store::Store;
 use super::text::{self, Content, Envelope};
 
@@ -21,9 +21,9 @@ pub(crate) struct Read<D: Document> {
     /// What was last written, or what is in the file where nobody knows that.
     pub(crate) entries: Vec<D::Entry>,
     /// What somebody has done to the file since, in the last moment before a kill or while no
-    /// service ran. None, if the copy was merely older than the file.
+    /// service ran. An empty list where the copy was merely older than the file.
     pub(crate) edit: Option<Vec<Change<D>>>,
-    /// Which lines of the journal came behind the entries, and before the edit.
+    /// Which lines of the journal belong between the entries and the edit.
     pub(crate) journal: Standing,
 }
 
@@ -42,116 +42,91 @@ impl Standing {
         if !dir.join(D::FILE).exists() {
             return Self::Nothing;
         }
-        Self::of(kept_base::read::<D::Key>(&kept_base::path(dir, D::FILE), D::FILE).as_ref())
+        Self::of(kept_base::read::<D>(dir).as_ref())
     }
 }
 
-/// A file as it was found at the start.
-pub(super) struct Start<D: Document> {
-    base: Base<D>,
-    envelope: Envelope,
-    pub(super) on_disk: Option<Seen>,
-    /// Of the document that the kept base is of.
-    kept: Option<Hash>,
-    read: Read<D>,
-}
-
-impl<D: Document> Start<D> {
-    pub(super) fn read(
-        store: &Store,
-        known: Option<Known<D>>,
-        now: Time,
-    ) -> Result<Self, StateError> {
-        let failed = |error| StateError::Read {
-            path: store.path(D::FILE),
-            error,
-        };
-        store.recover(D::FILE).map_err(failed)?;
-        let Some(found) = known::find::<D>(store, known)? else {
-            return Self::of_nothing(store).map_err(failed);
-        };
-        let Found {
-            content,
-            seen,
-            kept,
-        } = found;
-        let Content {
-            entries,
-            envelope,
-            written,
-        } = content;
-        let journal = Standing::of(kept.as_ref());
-        let kept_hash = kept.as_ref().map(|kept| kept.hash);
-        let as_it_stands = |entries| (Base::new(D::complete(entries, &[], now), written), None);
-        let (base, edited) = match kept {
-            None => as_it_stands(entries),
-            Some(kept) if kept.hash == seen.hash => {
-                (Base::remembered(entries, written, kept.history), None)
+/// Reads the file: what it and memory agree on now, the file as it was seen, and what its owner is
+/// to know.
+pub(super) fn read<D: Document>(
+    store: &Store,
+    known: Option<Known<D>>,
+    now: Time,
+) -> Result<(Agreed<D>, Option<Seen>, Read<D>), StateError> {
+    let failed = |error| StateError::Read {
+        path: store.path(D::FILE),
+        error,
+    };
+    store.recover(D::FILE).map_err(failed)?;
+    let Some((content, seen, kept)) = known::find::<D>(store, known)? else {
+        return of_nothing(store).map_err(failed);
+    };
+    let Content {
+        entries,
+        envelope,
+        written,
+    } = content;
+    let journal = Standing::of(kept.as_ref());
+    let kept_hash = kept.as_ref().map(|kept| kept.hash);
+    let mut copy = None;
+    let mut base = match kept {
+        Some(kept) if kept.hash == seen.hash => Base::remembered(entries, written, kept.history),
+        kept => match kept.and_then(|kept| last_written(kept, written)) {
+            Some(base) => {
+                copy = Some(entries);
+                base
             }
-            Some(kept) => match last_written(kept, written) {
-                Some(base) => (base, Some(entries)),
-                None => as_it_stands(entries),
-            },
-        };
-        let mut start = Self {
-            read: Read {
-                entries: base.entries().to_vec(),
-                edit: None,
-                journal,
-            },
-            base,
-            envelope,
-            on_disk: Some(seen),
-            kept: kept_hash,
-        };
-        if let Some(found) = edited {
-            start.take_edit(found, written, &seen, now);
-        }
-        Ok(start)
-    }
+            None => Base::new(D::complete(entries, &[], now), written),
+        },
+    };
+    let entries = base.entries().to_vec();
+    let edit = copy.and_then(|copy| take_edit(&mut base, copy, written, seen.stat.uid, now));
+    let read = Read {
+        entries,
+        edit,
+        journal,
+    };
+    let agreed = Agreed::new(base, envelope, journal, kept_hash);
+    Ok((agreed, Some(seen), read))
+}
 
-    /// There is no file: what was kept beside it says nothing any more.
-    fn of_nothing(store: &Store) -> io::Result<Self> {
-        // The journal goes first: without a base all of it would count.
-        if D::KEEPS_BASE {
-            journal::forget(&store.dir)?;
-        }
-        store.forget_base(D::FILE)?;
-        Ok(Self {
-            base: Base::new(Vec::new(), None),
-            envelope: Envelope::new::<D>(),
-            on_disk: None,
-            kept: None,
-            read: Read {
-                entries: Vec::new(),
-                edit: None,
-                journal: Standing::Nothing,
-            },
-        })
+/// There is no file: what was kept beside it says nothing any more.
+fn of_nothing<D: Document>(store: &Store) -> io::Result<(Agreed<D>, Option<Seen>, Read<D>)> {
+    // The journal goes first: without a base all of it would count.
+    if D::KEEPS_BASE {
+        journal::forget(&store.dir)?;
     }
+    kept_base::forget(&store.dir, D::FILE)?;
+    let journal = Standing::Nothing;
+    let base = Base::new(Vec::new(), None);
+    let read = Read {
+        entries: Vec::new(),
+        edit: None,
+        journal,
+    };
+    let agreed = Agreed::new(base, Envelope::new::<D>(), journal, None);
+    Ok((agreed, None, read))
+}
 
-    /// What the file and memory agree on now, and what was read.
-    pub(super) fn split(self) -> (Agreed<D>, Read<D>) {
-        let agreed = Agreed::new(self.base, self.envelope, &self.read.journal, self.kept);
-        (agreed, self.read)
-    }
-
-    /// The file is not the one that was last written: it was edited while the service did not run,
-    /// or in the last moment before it was killed. The edit is taken as a running service takes it;
-    /// a document that holds it must follow.
-    fn take_edit(&mut self, found: Vec<D::Entry>, read: Option<Time>, seen: &Seen, now: Time) {
-        let diff = self.base.take_found(found, read, now);
-        tracing::info!(
-            file = D::FILE,
-            uid = seen.stat.uid,
-            entries = diff.named(),
-            "edit from before the start taken in: {}",
-            diff.summary()
-        );
-        if !diff.is_empty() {
-            self.read.edit = Some(diff.changes);
-        }
-    }
+/// The file is not the one that was last written: it was edited while the service did not run, or
+/// in the last moment before it was killed. The edit is taken as a running service takes it; a
+/// document that holds it must follow.
+fn take_edit<D: Document>(
+    base: &mut Base<D>,
+    copy: Vec<D::Entry>,
+    read: Option<Time>,
+    uid: u32,
+    now: Time,
+) -> Option<Vec<Change<D>>> {
+    let diff = base.take_found(copy, read, now);
+    tracing::info!(
+        file = D::FILE,
+        uid,
+        entries = diff.named(),
+        "edit from before the start taken in: {}",
+        diff.summary()
+    );
+    (!diff.is_empty()).then_some(diff.changes)
 }
 
 /// What was last written of the file; none where that is not understood.

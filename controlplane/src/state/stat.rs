@@ -1,14 +1,14 @@
 //! A file as it was last seen: what tells one state of it from the next, and its whole content.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use sha2::{Digest, Sha256};
 
-use crate::guarded;
+use crate::guarded::{self, if_there};
 
 /// No state file comes near this; what is larger is a mistake, and reading it would take the memory
 /// of the service. What could not be read again is not written either (TELL-3).
@@ -38,6 +38,15 @@ pub(crate) struct Stat {
 pub(super) struct Seen {
     pub(super) stat: Stat,
     pub(super) hash: Hash,
+    /// It was read so soon after its last change that another one may look the same.
+    pub(super) racy: bool,
+}
+
+impl Seen {
+    /// Whether a file that is like this now still has the content.
+    pub(super) fn stands(&self, now: Option<Stat>) -> bool {
+        now == Some(self.stat) && !self.racy
+    }
 }
 
 impl Stat {
@@ -66,7 +75,7 @@ impl Stat {
         clippy::disallowed_methods,
         reason = "compared with time stamps of the disk, which no test turns"
     )]
-    pub(super) fn is_racy(&self) -> bool {
+    fn is_racy(&self) -> bool {
         let now_ns = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |since| i128::try_from(since.as_nanos()).unwrap_or(0));
@@ -83,24 +92,18 @@ impl Stat {
 /// The whole content of an open file. The stat is the one from before the read: if the file grew
 /// meanwhile, the next look sees a difference and reads again.
 pub(super) fn content(file: &mut File) -> io::Result<(Vec<u8>, Seen)> {
-    let before = file.metadata()?;
-    if before.size() > MAX_BYTES {
-        return Err(io::Error::other(format!(
-            "it is larger than {} MiB",
-            MAX_BYTES >> 20
-        )));
-    }
-    let mut bytes = Vec::with_capacity(usize::try_from(before.size()).unwrap_or(0) + 1);
+    let stat = stat_of(file)?;
+    let racy = stat.is_racy();
     io::Seek::rewind(file)?;
-    file.take(MAX_BYTES).read_to_end(&mut bytes)?;
+    let bytes = guarded::whole(file, MAX_BYTES)?;
     let hash = Sha256::digest(&bytes).into();
-    Ok((
-        bytes,
-        Seen {
-            stat: Stat::of(&before),
-            hash,
-        },
-    ))
+    Ok((bytes, Seen { stat, hash, racy }))
+}
+
+/// The same of the file at a path; none where there is none.
+pub(super) fn read(path: &Path) -> io::Result<Option<(Vec<u8>, Seen)>> {
+    let file = if_there(guarded::open(path))?;
+    file.map(|mut file| content(&mut file)).transpose()
 }
 
 /// The stat of an open file.

@@ -1,11 +1,10 @@
-//! The state directory on disk: its lock, whole-file reads, and new files under a temporary name.
-//! What the bytes mean is left to [`super::text`]; when to read and write is left to
+//! The state directory on disk: its lock, and new files under a temporary name. What the bytes
+//! mean is left to [`super::text`]; when to read and write is left to
 //! [`super::look`] and [`super::write`]; how a new file takes the place of the old one is in
 //! [`super::commit`].
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -13,45 +12,31 @@ use sha2::{Digest, Sha256};
 
 use super::error::StateError;
 use super::lock::StateLock;
-use super::stat::{MAX_BYTES, Seen, Stat, content};
-use crate::guarded;
+use super::stat::{MAX_BYTES, Seen, Stat, stat_of};
+use super::step::{Faults, Step};
+use crate::guarded::{self, if_there};
 
 /// The directory, locked.
 pub(super) struct Store {
     pub(super) dir: PathBuf,
     /// Held for as long as the service runs.
-    lock: StateLock,
-    #[cfg(test)]
-    pub(super) faults: std::sync::Arc<faults::Faults>,
+    pub(super) lock: StateLock,
+    pub(super) faults: Faults,
 }
 
-/// A new file, whole and synced under a temporary name. Removed when dropped without
-/// [`Store::commit`].
-pub(super) struct Staged {
+/// A new file that has no name of its own yet. Dropping it removes the file, half-written or whole:
+/// a full disk gets its room back. If even this fails, the next write removes the file.
+pub(super) struct Temporary<'a> {
     pub(super) path: PathBuf,
-    pub(super) seen: Seen,
     /// Dropping it leaves the file.
     pub(super) keep: bool,
+    faults: &'a Faults,
 }
 
-/// The steps of a write, in order; the points at which a test lets the disk fail or the process
-/// die.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Step {
-    Create,
-    Write,
-    SyncFile,
-    CopyBase,
-    NameBase,
-    Name,
-    Swap,
-    Look,
-    SwapBack,
-    Remove,
-    SyncDir,
-    Append,
-    SyncJournal,
-    EmptyJournal,
+/// A new file, whole and synced.
+pub(super) struct Staged<'a> {
+    pub(super) file: Temporary<'a>,
+    pub(super) seen: Seen,
 }
 
 impl Store {
@@ -62,8 +47,7 @@ impl Store {
         let store = Self {
             dir,
             lock,
-            #[cfg(test)]
-            faults: std::sync::Arc::default(),
+            faults: Faults::default(),
         };
         let _ = fs::remove_file(&probe);
         create(&probe)
@@ -86,11 +70,6 @@ impl Store {
         Ok(true)
     }
 
-    /// The lock, for another process.
-    pub(super) fn share_lock(&self) -> io::Result<OwnedFd> {
-        self.lock.share()
-    }
-
     pub(super) fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
@@ -99,22 +78,9 @@ impl Store {
     /// regular file: nothing can be written in its place before it is set aside.
     pub(super) fn stat(&self, name: &str) -> io::Result<Option<Stat>> {
         let path = self.path(name);
-        match guarded::look(&path) {
-            Ok(found) => Ok(Some(Stat::of(&found))),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                Ok(fs::symlink_metadata(&path).ok().as_ref().map(Stat::of))
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    /// The whole content.
-    pub(super) fn read(&self, name: &str) -> io::Result<Option<(Vec<u8>, Seen)>> {
-        match guarded::open(&self.path(name)) {
-            Ok(mut file) => content(&mut file).map(Some),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
-        }
+        let found = if_there(guarded::look(&path))?;
+        let found = found.or_else(|| fs::symlink_metadata(&path).ok());
+        Ok(found.as_ref().map(Stat::of))
     }
 
     /// Writes a new file under a temporary name and syncs it.
@@ -122,67 +88,46 @@ impl Store {
         &self,
         name: &str,
         write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-    ) -> io::Result<Staged> {
+    ) -> io::Result<Staged<'_>> {
         self.recover(name)?;
-        // One thread, one lock: a fixed name can leave no heap of leftovers behind.
-        let path = self.dir.join(format!(".{name}.tmp"));
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            Ok(()) | Err(_) => {}
-        }
-        self.step(Step::Create)?;
-        let file = create(&path)?;
-        let unfinished = Unfinished::new(&path, self);
-        let mut out = BufWriter::with_capacity(
-            1 << 16,
-            Hashing {
-                file,
-                hasher: Sha256::new(),
-                room: MAX_BYTES,
-                store: self,
-            },
-        );
+        let (file, open) = self.temporary(&format!(".{name}.tmp"), Step::Create)?;
+        let hashing = Hashing {
+            file: open,
+            hasher: Sha256::new(),
+            room: MAX_BYTES,
+            faults: &self.faults,
+        };
+        let mut out = BufWriter::with_capacity(1 << 16, hashing);
         write(&mut out)?;
-        let Hashing { file, hasher, .. } = out.into_inner().map_err(|error| error.into_error())?;
-        self.step(Step::SyncFile)?;
-        file.sync_all()?;
-        let stat = Stat::of(&file.metadata()?);
-        unfinished.done();
-        Ok(Staged {
+        let written = out.into_inner().map_err(|error| error.into_error())?;
+        self.faults.step(Step::SyncFile)?;
+        written.file.sync_all()?;
+        let stat = stat_of(&written.file)?;
+        let hash = written.hasher.finalize().into();
+        let racy = false;
+        let seen = Seen { stat, hash, racy };
+        Ok(Staged { file, seen })
+    }
+
+    /// Makes renames in the directory last.
+    pub(super) fn sync_dir(&self) -> io::Result<()> {
+        self.faults.step(Step::SyncDir)?;
+        File::open(&self.dir)?.sync_all()
+    }
+
+    /// Makes an empty file of this name. One thread, one lock: a fixed name can leave no heap of
+    /// leftovers behind.
+    pub(super) fn temporary(&self, name: &str, step: Step) -> io::Result<(Temporary<'_>, File)> {
+        let path = self.path(name);
+        if_there(fs::remove_file(&path))?;
+        self.faults.step(step)?;
+        let open = create(&path)?;
+        let file = Temporary {
             path,
-            seen: Seen {
-                stat,
-                hash: hasher.finalize().into(),
-            },
             keep: false,
-        })
-    }
-
-    #[cfg(not(test))]
-    #[expect(
-        clippy::unused_self,
-        clippy::unnecessary_wraps,
-        reason = "the twin for tests lets the disk fail here"
-    )]
-    pub(super) fn step(&self, _: Step) -> io::Result<()> {
-        Ok(())
-    }
-
-    #[cfg(not(test))]
-    #[expect(clippy::unused_self, reason = "the twin for tests dies here")]
-    pub(super) fn crashed(&self) -> bool {
-        false
-    }
-
-    #[cfg(test)]
-    pub(super) fn step(&self, step: Step) -> io::Result<()> {
-        self.faults.step(step)
-    }
-
-    /// A process that died cleans nothing up.
-    #[cfg(test)]
-    pub(super) fn crashed(&self) -> bool {
-        self.faults.crashed()
+            faults: &self.faults,
+        };
+        Ok((file, open))
     }
 }
 
@@ -195,48 +140,9 @@ pub(crate) fn create(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// Removes a half-written temporary file when the write failed.
-pub(super) struct Unfinished<'a> {
-    path: &'a Path,
-    store: &'a Store,
-    done: bool,
-}
-
-impl<'a> Unfinished<'a> {
-    pub(super) fn new(path: &'a Path, store: &'a Store) -> Self {
-        Self {
-            path,
-            store,
-            done: false,
-        }
-    }
-
-    /// The file is whole, or has its own name.
-    pub(super) fn done(mut self) {
-        self.done = true;
-    }
-}
-
-impl Drop for Unfinished<'_> {
+impl Drop for Temporary<'_> {
     fn drop(&mut self) {
-        if !self.done && !self.store.crashed() {
-            // The full disk gets its room back; if even this fails, the next write removes the
-            // file.
-            let _ = fs::remove_file(self.path);
-        }
-    }
-}
-
-impl Staged {
-    /// Of its content.
-    pub(super) fn hash(&self) -> super::stat::Hash {
-        self.seen.hash
-    }
-}
-
-impl Drop for Staged {
-    fn drop(&mut self) {
-        if !self.keep {
+        if !self.keep && !self.faults.crashed() {
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -248,106 +154,30 @@ struct Hashing<'a> {
     hasher: Sha256,
     /// Bytes that a start still reads.
     room: u64,
-    store: &'a Store,
+    faults: &'a Faults,
 }
 
 impl Write for Hashing<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if let Err(error) = self.store.step(Step::Write) {
+        if let Err(error) = self.faults.step(Step::Write) {
             // A full disk takes a part before it refuses.
             let (part, _) = bytes.split_at(bytes.len() / 2);
             self.file.write_all(part)?;
             return Err(error);
         }
-        let room = self.room.checked_sub(bytes.len() as u64);
-        self.room = room.ok_or_else(|| {
-            io::Error::other(format!(
+        if bytes.len() as u64 > self.room {
+            return Err(io::Error::other(format!(
                 "it would be larger than {} MiB, which the next start refuses",
                 MAX_BYTES >> 20
-            ))
-        })?;
-        let written = self.file.write(bytes)?;
-        self.room += (bytes.len() - written) as u64;
-        if let Some(part) = bytes.get(..written) {
-            self.hasher.update(part);
+            )));
         }
+        let written = self.file.write(bytes)?;
+        self.room -= written as u64;
+        self.hasher.update(bytes.get(..written).unwrap_or_default());
         Ok(written)
     }
 
     fn flush(&mut self) -> io::Result<()> {
         self.file.flush()
-    }
-}
-
-#[cfg(test)]
-pub(super) mod faults {
-    //! Lets the disk fail, or the process die, at a step of a write.
-
-    use std::io;
-    use std::sync::Mutex;
-    use std::sync::atomic::{AtomicBool, Ordering};
-
-    use super::Step;
-
-    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-    enum Fault {
-        Fail(i32),
-        Die,
-    }
-
-    type Meanwhile = Box<dyn FnOnce() + Send>;
-
-    #[derive(Default)]
-    pub(in crate::state) struct Faults {
-        at: Mutex<Option<(Step, Fault)>>,
-        dead: AtomicBool,
-        meanwhile: Mutex<Option<(Step, Meanwhile)>>,
-    }
-
-    impl Faults {
-        pub(in crate::state) fn fail(&self, step: Step, errno: i32) {
-            *self.at.lock().unwrap() = Some((step, Fault::Fail(errno)));
-        }
-
-        pub(in crate::state) fn die(&self, step: Step) {
-            *self.at.lock().unwrap() = Some((step, Fault::Die));
-        }
-
-        pub(in crate::state) fn heal(&self) {
-            *self.at.lock().unwrap() = None;
-        }
-
-        /// Somebody else does something just before a step.
-        pub(in crate::state) fn meanwhile(&self, step: Step, act: impl FnOnce() + Send + 'static) {
-            *self.meanwhile.lock().unwrap() = Some((step, Box::new(act)));
-        }
-
-        pub(in crate::state) fn step(&self, step: Step) -> io::Result<()> {
-            let due = self
-                .meanwhile
-                .lock()
-                .unwrap()
-                .take_if(|(at, _)| *at == step);
-            if let Some((_, act)) = due {
-                act();
-            }
-            if self.dead.load(Ordering::SeqCst) {
-                return Err(io::Error::other("killed"));
-            }
-            match *self.at.lock().unwrap() {
-                Some((at, Fault::Fail(errno))) if at == step => {
-                    Err(io::Error::from_raw_os_error(errno))
-                }
-                Some((at, Fault::Die)) if at == step => {
-                    self.dead.store(true, Ordering::SeqCst);
-                    Err(io::Error::other("killed"))
-                }
-                _ => Ok(()),
-            }
-        }
-
-        pub(super) fn crashed(&self) -> bool {
-            matches!(*self.at.lock().unwrap(), Some((_, Fault::Die)))
-        }
     }
 }

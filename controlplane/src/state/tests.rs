@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{Seek, Write};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -14,8 +15,8 @@ use weir_shared::table::ClientRow;
 use weir_shared::units::Time;
 
 use super::document::Row;
-use super::store::Step;
-use super::store::faults::Faults;
+use super::step::Step;
+use super::step::testing::Faults;
 use super::*;
 use crate::alert::document::AlertsFile;
 use crate::bans::document::{BanKey, BansFile};
@@ -58,13 +59,13 @@ fn setup() -> Setup {
 
 fn setup_with(looks: &FileThread) -> Setup {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(StateLock::claim(dir.path()).unwrap()).unwrap();
-    let faults = Arc::clone(&store.faults);
-    let state = StateDir::of(store, Clock::manual(NOW).0);
-    let (bans, held, first) = state.read(None).unwrap().split();
-    let (clients, _, second) = state.read(None).unwrap().split();
-    let (lookups, _, third) = state.read(None).unwrap().split();
-    let (alerts, _, fourth) = state.read(None).unwrap().split();
+    let lock = StateLock::claim(dir.path()).unwrap();
+    let state = StateDir::open(lock, Clock::manual(NOW).0).unwrap();
+    let faults = Arc::clone(&state.store.faults);
+    let (bans, held, first) = state.read(None).unwrap();
+    let (clients, _, second) = state.read(None).unwrap();
+    let (lookups, _, third) = state.read(None).unwrap();
+    let (alerts, _, fourth) = state.read(None).unwrap();
     assert!(held.entries.is_empty());
     let files = vec![first, second, third, fourth];
     Setup {
@@ -121,7 +122,8 @@ impl Setup {
     fn send(&self, bans: &[Arc<Ban>], revision: u64) -> Receiver<bool> {
         let (told, outcome) = bounded(1);
         let saved = Saved::new(move |ok| told.send(ok).unwrap_or_default());
-        self.bans.save(bans.to_vec(), revision, vec![saved]);
+        self.bans
+            .save(Stand::default(), bans.to_vec(), revision, vec![saved]);
         outcome
     }
 
@@ -388,8 +390,8 @@ fn awaited_bans_go_first() {
     let (lookups, alerts) = (Arc::clone(&setup.lookups), Arc::clone(&setup.alerts));
     // In the middle of the first write, that of clients.json.
     setup.faults.meanwhile(Step::Write, move || {
-        lookups.save(Vec::new(), 0, Vec::new());
-        alerts.save(Vec::new(), 0, Vec::new());
+        lookups.save(Stand::default(), Vec::new(), 0, Vec::new());
+        alerts.save(Stand::default(), Vec::new(), 0, Vec::new());
         let of_bans = Arc::clone(&bans);
         let saved = Saved::new(move |ok| {
             let written = [
@@ -400,9 +402,11 @@ fn awaited_bans_go_first() {
             ];
             told.send((ok, written)).unwrap();
         });
-        bans.save(vec![ban(1)], 0, vec![saved]);
+        bans.save(Stand::default(), vec![ban(1)], 0, vec![saved]);
     });
-    setup.clients.save(Vec::new(), 0, Vec::new());
+    setup
+        .clients
+        .save(Stand::default(), Vec::new(), 0, Vec::new());
     let in_the_order_of_counts = [1, 1, 0, 0];
     assert_eq!(
         outcome.recv_timeout(DEADLINE).unwrap(),
@@ -458,9 +462,9 @@ fn a_stop_writes_what_is_queued() {
     let open = || {
         let state =
             StateDir::open(StateLock::claim(dir.path()).unwrap(), Clock::manual(NOW).0).unwrap();
-        let (file, read, first) = state.read::<BansFile>(None).unwrap().split();
+        let (file, read, first) = state.read::<BansFile>(None).unwrap();
         let held = found(read);
-        let (clients, _, second) = state.read::<ClientsFile>(None).unwrap().split();
+        let (clients, _, second) = state.read::<ClientsFile>(None).unwrap();
         (
             file,
             clients,
@@ -472,8 +476,13 @@ fn a_stop_writes_what_is_queued() {
     };
     let (bans, clients, held, thread) = open();
     assert_eq!(held[0].ban_started, Some(Time(NOW)));
-    bans.save(vec![Arc::clone(&held[0]), ban(2)], 0, Vec::new());
-    clients.save(Vec::new(), 0, Vec::new());
+    bans.save(
+        Stand::default(),
+        vec![Arc::clone(&held[0]), ban(2)],
+        0,
+        Vec::new(),
+    );
+    clients.save(Stand::default(), Vec::new(), 0, Vec::new());
     drop(thread);
     let (_, _, held, _thread) = open();
     assert_eq!(held[0].unknown.get("ticket"), Some(&json!("OPS-1")));
@@ -535,7 +544,7 @@ fn clients_are_edited_too() {
     let (told, outcome) = bounded(1);
     let saved = Saved::new(move |ok| told.send(ok).unwrap());
     let rows = [1, 2, 3].map(|number| Row::from(row(number))).to_vec();
-    setup.clients.save(rows, 0, vec![saved]);
+    setup.clients.save(Stand::default(), rows, 0, vec![saved]);
     assert_eq!(outcome.recv_timeout(DEADLINE), Ok(true));
     let file = setup.dir.path().join("clients.json");
     let mut read: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
@@ -631,7 +640,7 @@ fn a_kill_at_any_step_leaves_a_base_that_fits() {
             }
             let state = StateDir::open(StateLock::claim(dir.path()).unwrap(), Clock::manual(NOW).0)
                 .unwrap();
-            let (_file, read, _) = state.read::<BansFile>(None).unwrap().split();
+            let (_file, read, _) = state.read::<BansFile>(None).unwrap();
             let mut held = found(read);
             BansFile::sort(&mut held);
             let old = [ban(1), ban(2)];
@@ -676,7 +685,7 @@ fn a_damaged_base_is_not_used() {
         fs::write(&base, base_is).unwrap();
         let state =
             StateDir::open(StateLock::claim(dir.path()).unwrap(), Clock::manual(NOW).0).unwrap();
-        let (_file, read, _) = state.read::<BansFile>(None).unwrap().split();
+        let (_file, read, _) = state.read::<BansFile>(None).unwrap();
         found(read).len()
     };
     assert_eq!(held(&whole), 2);
@@ -720,6 +729,29 @@ fn what_did_not_change_is_not_written() {
     until("the edit is seen", || setup.counts().edits_taken == 2);
     assert!(setup.save(&[lifted], 1));
     assert_eq!(setup.counts().writes_ok, 2);
+}
+
+/// STATE-2, STATE-10: the base of an edit that the service would have written the same way has its
+/// name synced before the edit counts as on disk: behind an older base, the next start would take
+/// the edit in after the lines of the journal that came behind it.
+#[test]
+fn a_base_that_is_renewed_alone_is_synced() {
+    let setup = setup();
+    assert!(setup.save(&[ban(1)], 0));
+    let mut lifted = ban(1);
+    Arc::make_mut(&mut lifted).lifted = Some(Time(NOW));
+    let is = format!("\"lifted\": \"{}\"", Time(NOW));
+    let edited = fs::read_to_string(setup.file()).unwrap();
+    let edited = edited.replace("\"lifted\": null", &is);
+    fs::write(setup.file(), &edited).unwrap();
+    assert_eq!(setup.edit().1, [ban(1).netblock]);
+    setup.faults.fail(Step::SyncDir, 5);
+    assert!(!setup.save(&[Arc::clone(&lifted)], 1));
+    setup.faults.heal();
+    assert!(setup.save(&[lifted], 1));
+    let base = fs::read_to_string(setup.dir.path().join(".bans.json.base")).unwrap();
+    assert!(base.starts_with(&edited), "{base}");
+    assert_eq!(fs::read_to_string(setup.file()).unwrap(), edited);
 }
 
 /// STATE-4: each write has a moment of its own, also two within one tick of the clock.
@@ -784,7 +816,9 @@ fn a_stale_copy_rolls_no_counter_back() {
     let save = |rows: Vec<_>, revision| {
         let (told, outcome) = bounded(1);
         let saved = Saved::new(move |ok| told.send(ok).unwrap_or_default());
-        setup.clients.save(rows, revision, vec![saved]);
+        setup
+            .clients
+            .save(Stand::default(), rows, revision, vec![saved]);
         assert_eq!(outcome.recv_timeout(DEADLINE), Ok(true));
     };
     save(vec![row(1, 1), row(2, 1), row(3, 1)], 0);

@@ -9,7 +9,6 @@ use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::io::{self, Write};
-use std::marker::PhantomData;
 use std::ops::Range;
 
 use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
@@ -52,19 +51,21 @@ pub(crate) fn parse<D: Document>(bytes: &[u8]) -> Result<Content<D>, Fault> {
     })
 }
 
-/// The faults of a file: at least one.
-pub(crate) struct Faults {
+/// The faults of a file. While the file is read, a fault is a pointer and a message; its line is
+/// looked up afterwards.
+#[derive(Default)]
+pub(crate) struct Faults<T = Fault> {
     /// The first of them.
-    pub(crate) told: Vec<Fault>,
+    pub(crate) told: Vec<T>,
     /// How many more entries have one.
     pub(crate) further: usize,
 }
 
-/// What an owner has against an entry that is one: pointer inside of it, and message.
+/// An owner's objection to an entry that fits its schema: a pointer inside of it, and a message.
 pub(crate) type Judge<'a, D> = &'a dyn Fn(&<D as Document>::Entry) -> Result<(), (String, String)>;
 
-/// The same, where up to so many faults are told: the reading goes on behind the first, unless only
-/// one is wanted. What is no JSON ends it.
+/// [`parse`] that tells up to `most` faults, and goes on behind a fault unless `most` is 1. A text
+/// that is no JSON ends it.
 pub(crate) fn judged<D: Document>(
     bytes: &[u8],
     most: usize,
@@ -77,21 +78,16 @@ pub(crate) fn judged<D: Document>(
             further: 0,
         }
     })?;
-    let refused = RefCell::new(Refused::default());
+    let refused = RefCell::default();
     let whole = || Whole::<D> {
         schema,
         refused: &refused,
         most,
-        judge: Some(judge),
+        judge,
         noting: None,
-        of: PhantomData,
     };
-    let mut json = serde_json::Deserializer::from_slice(bytes);
-    let read = whole()
-        .deserialize(&mut json)
-        .and_then(|content| json.end().map(|()| content));
-    read.map_err(|error| {
-        let Refused { told, further } = refused.take();
+    whole().read(bytes).map_err(|error| {
+        let Faults { told, further } = refused.take();
         let at_place = |(pointer, message): (String, String)| {
             let (line, column) = json::place(bytes, &pointer);
             Fault::new(line, column, &pointer, &message)
@@ -108,7 +104,7 @@ pub(crate) fn judged<D: Document>(
     })
 }
 
-/// The same, where each entry stands besides. An entry whose text is `known` is taken for it and
+/// [`parse`] that also says where each entry stands in the bytes. An entry whose text is `known` is
 /// not judged again.
 pub(crate) fn parse_noting<D: Document>(
     bytes: &[u8],
@@ -118,19 +114,16 @@ pub(crate) fn parse_noting<D: Document>(
     let read = D::schema().as_ref().ok().and_then(|schema| {
         let whole = Whole::<D> {
             schema,
-            refused: &RefCell::new(Refused::default()),
+            refused: &RefCell::default(),
             most: 1,
-            judge: None,
+            judge: &|_| Ok(()),
             noting: Some(Noting {
                 known: &known,
                 begin: bytes.as_ptr().addr(),
                 places: &places,
             }),
-            of: PhantomData,
         };
-        let mut json = serde_json::Deserializer::from_slice(bytes);
-        let content = whole.deserialize(&mut json).ok()?;
-        json.end().ok().map(|()| content)
+        whole.read(bytes).ok()
     });
     match read {
         Some(content) => Ok((content, places.into_inner())),
@@ -165,17 +158,11 @@ impl Envelope {
         let written = Value::String(written.to_string());
         if let Some(held) = self.0.get_mut(WRITTEN) {
             *held = written;
-            return;
+        } else if let Some(version) = self.0.keys().position(|name| name == "version") {
+            let _ = self
+                .0
+                .shift_insert(version + 1, WRITTEN.to_owned(), written);
         }
-        let mut members = Map::new();
-        for (name, value) in std::mem::take(&mut self.0) {
-            let is_version = name == "version";
-            members.insert(name, value);
-            if is_version {
-                members.insert(WRITTEN.to_owned(), written.clone());
-            }
-        }
-        self.0 = members;
     }
 }
 
@@ -228,20 +215,12 @@ impl<D: Document> Serialize for Listed<'_, D> {
 /// The reading of a whole file.
 struct Whole<'a, D: Document> {
     schema: &'a FileSchema,
-    refused: &'a RefCell<Refused>,
+    /// What was refused for another reason than that it is no JSON.
+    refused: &'a RefCell<Faults<(String, String)>>,
     /// Faults that are told.
     most: usize,
-    judge: Option<Judge<'a, D>>,
+    judge: Judge<'a, D>,
     noting: Option<Noting<'a, D>>,
-    of: PhantomData<D>,
-}
-
-/// What was refused for another reason than that it is no JSON.
-#[derive(Default)]
-struct Refused {
-    /// Pointer and message.
-    told: Vec<(String, String)>,
-    further: usize,
 }
 
 /// The text of the error that ends such a reading; nobody sees it.
@@ -265,6 +244,13 @@ impl<D: Document> Noting<'_, D> {
 }
 
 impl<D: Document> Whole<'_, D> {
+    fn read(self, bytes: &[u8]) -> serde_json::Result<Content<D>> {
+        let mut json = serde_json::Deserializer::from_slice(bytes);
+        let content = self.deserialize(&mut json)?;
+        json.end()?;
+        Ok(content)
+    }
+
     /// Ends the reading.
     fn refuse<E: serde::de::Error>(&self, pointer: String, message: String) -> E {
         self.note(pointer, message);
@@ -388,14 +374,10 @@ impl<'de, D: Document> Visitor<'de> for Entries<'_, D> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
         let mut index = 0_usize;
-        while let Some(next) = self.next(&mut list)? {
-            let understood = match next {
-                Next::Known(entry) => Ok(entry),
-                Next::Value(value) => understand::<D>(self.list, value),
-            };
+        while let Some(understood) = self.next(&mut list)? {
             let entry = understood.and_then(|entry| {
                 D::check(&entry, self.seen).map_err(|message| (String::new(), message))?;
-                self.whole.judge.map_or(Ok(()), |judge| judge(&entry))?;
+                (self.whole.judge)(&entry)?;
                 Ok(entry)
             });
             match entry {
@@ -414,36 +396,35 @@ impl<'de, D: Document> Visitor<'de> for Entries<'_, D> {
     }
 }
 
-/// What comes next in a list.
-enum Next<D: Document> {
-    /// An entry whose text is known.
-    Known(D::Entry),
-    /// One to be judged.
-    Value(Value),
-}
-
 impl<D: Document> Entries<'_, D> {
-    fn next<'de, A: SeqAccess<'de>>(&self, list: &mut A) -> Result<Option<Next<D>>, A::Error> {
-        let Some(noting) = &self.whole.noting else {
-            let next = list.next_element::<Strict>()?;
-            return Ok(next.map(|Strict(value)| Next::Value(value)));
+    /// What comes next in the list; an entry whose text is known is not judged.
+    fn next<'de, A: SeqAccess<'de>>(
+        &self,
+        list: &mut A,
+    ) -> Result<Option<Understood<D>>, A::Error> {
+        let next: Option<Strict> = if let Some(noting) = &self.whole.noting {
+            let Some(text) = list.next_element::<&RawValue>()? else {
+                return Ok(None);
+            };
+            if let Some(entry) = noting.note(text.get()) {
+                return Ok(Some(Ok(entry)));
+            }
+            Some(serde_json::from_str(text.get()).map_err(A::Error::custom)?)
+        } else {
+            list.next_element()?
         };
-        let Some(text) = list.next_element::<&RawValue>()? else {
-            return Ok(None);
-        };
-        if let Some(entry) = noting.note(text.get()) {
-            return Ok(Some(Next::Known(entry)));
-        }
-        let Strict(value) = serde_json::from_str(text.get()).map_err(A::Error::custom)?;
-        Ok(Some(Next::Value(value)))
+        Ok(next.map(|Strict(value)| understand::<D>(self.list, value)))
     }
 }
 
-/// The entry that a value is, or pointer and message of why it is none.
+/// An entry, or pointer and message of why it is none.
+type Understood<D> = Result<<D as Document>::Entry, (String, String)>;
+
+/// The entry that a value is.
 ///
 /// The schema is checked first, then serde, since a schema cannot say everything (that two entries
 /// have one name, that `1::2::3` is no address). If both refuse, serde's message is shown.
-fn understand<D: Document>(list: &List, value: Value) -> Result<D::Entry, (String, String)> {
+fn understand<D: Document>(list: &List, value: Value) -> Understood<D> {
     let fault = list.judge(&value);
     if fault.is_none()
         && let Ok(mut entry) = D::read(list.name, &value)
@@ -465,17 +446,6 @@ fn understand<D: Document>(list: &List, value: Value) -> Result<D::Entry, (Strin
 }
 
 #[cfg(test)]
-pub(crate) mod testing {
-    //! One entry as text.
-
-    use super::*;
-
-    /// One entry alone.
-    pub(crate) fn read<D: Document>(list: &str, entry: &Value) -> Result<D::Entry, String> {
-        let schema = D::schema().as_ref().unwrap();
-        understand::<D>(schema.list(list).unwrap(), entry.clone()).map_err(|(_, message)| message)
-    }
-}
-
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;

@@ -22,7 +22,7 @@ impl<D: Document> AnyFile for DiskFile<D> {
             match outcome {
                 Ok(Wrote::Yes) => {
                     self.pending.succeed();
-                    memory::freed(self.agreed.entries().len());
+                    memory::freed(self.agreed.base().entries().len());
                     POLL
                 }
                 Ok(Wrote::NotYet) => TICK,
@@ -59,7 +59,7 @@ impl<D: Document> AnyFile for DiskFile<D> {
         self.agreed.lose();
         self.on_disk.lose();
         self.displaced = None;
-        if !self.agreed.entries().is_empty() {
+        if !self.agreed.base().entries().is_empty() {
             self.pending.write_again(&self.agreed);
         }
     }

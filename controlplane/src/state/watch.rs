@@ -15,7 +15,7 @@ pub(super) use crate::watching::POLL;
 /// How long a state file has been lying still.
 pub(super) type Stillness = settling::Stillness<Option<Stat>>;
 
-/// How often while something is not settled.
+/// The time between two looks while something is not settled.
 pub(super) const TICK: Duration = Duration::from_millis(25);
 /// A file that fits is taken in after it has not changed for this long.
 pub(super) const SETTLE: Duration = Duration::from_millis(120);

@@ -41,34 +41,44 @@ impl<D: Document> DiskFile<D> {
                     return Ok(Wrote::NotYet);
                 }
             };
-            let is_same = bad.is_none() && self.is_written();
+            let holds = |job| self.agreed.holds(job);
+            let is_held = self.pending.job().is_some_and(holds);
+            let is_same = bad.is_none() && is_held && self.is_as_written();
+            let seen = bad.as_ref().or(self.on_disk.seen());
+            // Where an edit holds the document already, its base alone is renewed: from an older
+            // one the next start would take the same edit in once more.
+            let is_done = is_same && seen.is_none_or(|seen| self.agreed.is_kept(seen.hash));
             let Some(job) = self.pending.job_mut() else {
                 return Ok(Wrote::NotYet);
             };
-            if is_same {
-                self.renew_base(common)?;
+            if is_done {
                 return Ok(Wrote::Yes);
             }
-            let at = self.agreed.next_write(Time(common.clock.now().wall_ms));
+            let base = self.agreed.base();
+            let before = base.written();
+            let at = if is_same {
+                before
+            } else {
+                base.next_write(Time(common.clock.now().wall_ms))
+            };
             let staged = common
                 .store
                 .stage(D::FILE, |out| self.agreed.write(out, &job.entries, at))?;
-            if D::KEEPS_BASE {
-                let history = self.agreed.history(job, at);
-                common.store.keep_base(D::FILE, &staged, history)?;
-                self.agreed.keeps(staged.hash());
+            self.agreed.keep_base(&common.store, &staged, job, at)?;
+            let hash = staged.seen.hash;
+            if is_same {
+                common.store.sync_dir()?;
+                self.agreed.wrote(job, at, hash);
+                return Ok(Wrote::Yes);
             }
-            let hash = staged.hash();
-            let expected = bad.as_ref().or(self.on_disk.seen());
             let committed = common
                 .store
-                .commit(D::FILE, staged, expected, bad.is_some())
+                .commit(D::FILE, staged, seen, bad.is_some())
                 .inspect_err(|_| self.agreed.tried(hash, job, at))?;
             let Commit::Done { seen, displaced } = committed else {
                 continue;
             };
-            let before = self.agreed.written();
-            self.agreed.wrote(job, at);
+            self.agreed.wrote(job, at, hash);
             self.on_disk.stands(Some(seen), Form::AsWritten);
             count(&self.shared.counters.writes_ok);
             if bad.is_some() {
@@ -84,33 +94,5 @@ impl<D: Document> DiskFile<D> {
             return Ok(Wrote::Yes);
         }
         Ok(Wrote::NotYet)
-    }
-
-    /// The file holds the document that waits, by somebody's edit: the base that is kept becomes
-    /// one of it. Of an older document, it would tell the next start of the same edit once more.
-    fn renew_base(&mut self, common: &Common) -> io::Result<()> {
-        let seen = self.on_disk.seen().map(|seen| seen.hash);
-        let Some((hash, job)) = seen.zip(self.pending.job()) else {
-            return Ok(());
-        };
-        if !D::KEEPS_BASE || self.agreed.is_kept(hash) {
-            return Ok(());
-        }
-        let at = self.agreed.written();
-        let history = self.agreed.history(job, at);
-        let same = common
-            .store
-            .stage(D::FILE, |out| self.agreed.write(out, &job.entries, at))?;
-        if same.hash() == hash {
-            common.store.keep_base(D::FILE, &same, history)?;
-            self.agreed.keeps(hash);
-        }
-        Ok(())
-    }
-
-    /// Whether the document that waits is what lies there.
-    fn is_written(&mut self) -> bool {
-        let job = self.pending.job();
-        job.is_some_and(|job| self.agreed.holds(job)) && self.is_as_written()
     }
 }

@@ -321,7 +321,7 @@ impl World {
     /// A kill, with these bytes more in the journal, and the start that follows.
     fn die(&mut self, torn: &[u8]) {
         self.journal.extend(torn);
-        let found = crate::state::journal::lines(&self.journal, self.document.1);
+        let found = crate::state::journal::testing::lines(&self.journal, self.document.1);
         let edit = self.edit.take().map(|(changes, _)| changes);
         let bans = replay(self.document.0.clone(), found.lines, edit.as_deref());
         self.acknowledged = keyed(bans.clone());
@@ -350,7 +350,7 @@ impl World {
             return;
         }
         // Lines that came behind it are in the journal.
-        let found = crate::state::journal::lines(&self.journal, stand.journal);
+        let found = crate::state::journal::testing::lines(&self.journal, stand.journal);
         self.acknowledged = keyed(replay(bans.clone(), found.lines, None));
         self.document = (bans, stand.journal);
         if self.edit.as_ref().is_some_and(|(_, is_taken)| *is_taken) {

@@ -1,4 +1,6 @@
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+
+use rustix::fs::{Mode, mknodat};
 
 use super::*;
 use crate::state::StateLock;
@@ -9,7 +11,9 @@ fn put(store: &Store, text: &str, expected: Option<&Seen>) -> io::Result<Commit>
 }
 
 fn seen(store: &Store) -> Option<Seen> {
-    store.read("x.json").unwrap().map(|(_, seen)| seen)
+    stat::read(&store.path("x.json"))
+        .unwrap()
+        .map(|(_, seen)| seen)
 }
 
 fn text(dir: &Path) -> String {
@@ -198,7 +202,7 @@ fn an_edit_in_the_last_moment_is_never_replaced() {
     // content.
     let known = Seen {
         stat: store.stat("x.json").unwrap().unwrap(),
-        hash: known.hash,
+        ..known
     };
     let staged = store.stage("x.json", |out| out.write_all(b"new")).unwrap();
     let lying = Seen {
@@ -206,7 +210,7 @@ fn an_edit_in_the_last_moment_is_never_replaced() {
             modified_ns: 0,
             ..known.stat
         },
-        hash: known.hash,
+        ..known
     };
     assert!(
         !store
@@ -215,7 +219,7 @@ fn an_edit_in_the_last_moment_is_never_replaced() {
     );
     renameat_with(
         CWD,
-        &staged.path,
+        &staged.file.path,
         CWD,
         dir.path().join("x.json"),
         RenameFlags::EXCHANGE,
@@ -234,6 +238,29 @@ fn an_edit_in_the_last_moment_is_never_replaced() {
         Ok(Commit::Changed)
     ));
     assert_eq!(text(dir.path()), "edit");
+}
+
+/// RELOAD-4, STATE-11: a pipe that is put in the place of the file between the last look and the
+/// swap is not waited for: the write fails, and the pipe lies where it was put.
+#[test]
+fn a_pipe_of_the_last_moment_is_not_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(StateLock::claim(dir.path()).unwrap()).unwrap();
+    let _ = put(&store, "old", None).unwrap();
+    let target = dir.path().join("x.json");
+    let pipe = target.clone();
+    store.faults.meanwhile(Step::Swap, move || {
+        fs::remove_file(&pipe).unwrap();
+        let mode = Mode::from(0o600);
+        mknodat(CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    });
+    let error = put(&store, "new", seen(&store).as_ref()).err().unwrap();
+    assert_eq!(
+        error.to_string(),
+        "it is a named pipe, and a regular file is expected"
+    );
+    assert!(fs::metadata(&target).unwrap().file_type().is_fifo());
+    assert_eq!(leftovers(dir.path()), [""; 0]);
 }
 
 /// STATE-4: while an edit of the last moment is put back, somebody saves once more: the later save
@@ -256,8 +283,8 @@ fn a_save_while_an_edit_is_put_back_stands() {
     // The edit comes between the look and the swap, the later save between the swap and its
     // undoing.
     save("edit")();
-    renameat_with(CWD, &staged.path, CWD, &target, RenameFlags::EXCHANGE).unwrap();
-    assert!(!store.is_expected(&staged.path, &known).unwrap());
+    renameat_with(CWD, &staged.file.path, CWD, &target, RenameFlags::EXCHANGE).unwrap();
+    assert!(!store.is_expected(&staged.file.path, &known).unwrap());
     store.faults.meanwhile(Step::SwapBack, save("later"));
     store.swap_back(&staged, &target).unwrap();
     assert_eq!(text(dir.path()), "later");

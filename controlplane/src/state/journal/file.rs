@@ -9,10 +9,11 @@ use rustix::io::Errno;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::guarded;
+use crate::guarded::{if_there, is_regular, whole};
 use crate::state::error::StateError;
-use crate::state::stat::{MAX_BYTES, content};
-use crate::state::store::{Step, create};
+use crate::state::stat::MAX_BYTES;
+use crate::state::step::{Faults, Step};
+use crate::state::store::create;
 
 /// The file's name.
 pub(crate) const JOURNAL: &str = "bans.journal";
@@ -48,13 +49,14 @@ impl<E, K> Line<E, K> {
 }
 
 /// Why lines were lost, until the journal is emptied. A document must hold them.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Lost {
-    /// The file is not as it was left: somebody removed it, or wrote to it, or removed the
-    /// document.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Lost {
+    /// Somebody removed the file, or wrote to it, or removed the document.
+    #[error("the journal is not as it was left, or bans.json is gone")]
     Gone,
     /// What the system said.
-    Failed(String),
+    #[error(transparent)]
+    Failed(#[from] io::Error),
 }
 
 /// Lines of the journal that a file does not hold.
@@ -66,6 +68,16 @@ pub(crate) enum Standing {
     After(u64),
     /// Nobody knows what was last written: all of them.
     Every,
+}
+
+impl Standing {
+    /// The last line that the file holds.
+    pub(in crate::state) const fn last(self) -> u64 {
+        match self {
+            Self::After(number) => number,
+            Self::Nothing | Self::Every => 0,
+        }
+    }
 }
 
 /// What a start finds in the journal.
@@ -96,7 +108,7 @@ pub(crate) fn read<E: DeserializeOwned, K: DeserializeOwned>(
         forget(dir).map_err(failed)?;
     }
     let bytes = bytes(&path).map_err(failed)?;
-    let (found, damaged) = lines(&bytes, after(standing));
+    let (found, damaged) = lines(&bytes, standing.last());
     if damaged > 0 {
         tracing::error!(
             file = JOURNAL,
@@ -131,15 +143,7 @@ pub(crate) fn look<E: DeserializeOwned, K: DeserializeOwned>(
         return Ok(Vec::new());
     }
     let bytes = bytes(&path).map_err(|error| StateError::Read { path, error })?;
-    Ok(lines(&bytes, after(standing)).0.lines)
-}
-
-/// The last line that the document holds.
-const fn after(standing: Standing) -> u64 {
-    match standing {
-        Standing::After(number) => number,
-        Standing::Nothing | Standing::Every => 0,
-    }
+    Ok(lines(&bytes, standing.last()).0.lines)
 }
 
 /// Removes the journal: it says nothing any more.
@@ -147,19 +151,13 @@ const fn after(standing: Standing) -> u64 {
 /// # Errors
 /// Those of the system.
 pub(in crate::state) fn forget(dir: &Path) -> io::Result<()> {
-    match fs::remove_file(dir.join(JOURNAL)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        Ok(()) | Err(_) => Ok(()),
-    }
+    if_there(fs::remove_file(dir.join(JOURNAL))).map(drop)
 }
 
 /// The whole file; nothing where there is none.
 fn bytes(path: &Path) -> io::Result<Vec<u8>> {
-    match open(path, OpenOptions::new().read(true)) {
-        Ok(mut file) => content(&mut file).map(|(bytes, _)| bytes),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        Err(error) => Err(error),
-    }
+    let file = if_there(open(path, OpenOptions::new().read(true)))?;
+    file.map_or(Ok(Vec::new()), |mut file| whole(&mut file, MAX_BYTES))
 }
 
 /// Opens it, if it is a regular file. No link is followed, which may be another's, and no pipe is
@@ -170,7 +168,7 @@ fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
         Some(Errno::LOOP) => io::Error::other("it is a link, and a regular file is expected"),
         _ => error,
     })?;
-    guarded::is_regular(&file)?;
+    is_regular(&file)?;
     Ok(file)
 }
 
@@ -180,19 +178,16 @@ pub(super) fn lines<E: DeserializeOwned, K: DeserializeOwned>(
     bytes: &[u8],
     after: u64,
 ) -> (Found<E, K>, usize) {
-    let whole = bytes.iter().rposition(|byte| *byte == b'\n');
-    let end = whole.map_or(0, |last| last + 1);
+    let last = bytes.iter().rposition(|byte| *byte == b'\n');
+    let end = last.map_or(0, |last| last + 1);
     let mut found = Found {
         lines: Vec::new(),
         end: end as u64,
         last: after,
     };
     let mut damaged = 0;
-    for text in bytes
-        .get(..end)
-        .unwrap_or_default()
-        .split(|byte| *byte == b'\n')
-    {
+    let whole = bytes.get(..end).unwrap_or_default();
+    for text in whole.split(|byte| *byte == b'\n') {
         if text.is_empty() {
             continue;
         }
@@ -221,23 +216,17 @@ pub(in crate::state) struct Tail {
     last: u64,
     /// A write failed, or somebody else wrote: nothing is appended until the file is emptied.
     is_stale: bool,
-    #[cfg(test)]
-    faults: std::sync::Arc<crate::state::store::faults::Faults>,
+    faults: Faults,
 }
 
 impl Tail {
-    pub(in crate::state) fn new<E, K>(
-        dir: &Path,
-        found: &Found<E, K>,
-        #[cfg(test)] faults: std::sync::Arc<crate::state::store::faults::Faults>,
-    ) -> Self {
+    pub(in crate::state) fn new<E, K>(dir: &Path, found: &Found<E, K>, faults: Faults) -> Self {
         Self {
             dir: dir.to_owned(),
             file: None,
             end: found.end,
             last: found.last,
             is_stale: false,
-            #[cfg(test)]
             faults,
         }
     }
@@ -257,70 +246,58 @@ impl Tail {
         let mut bytes = Vec::new();
         let mut last = self.last;
         for (number, line) in lines {
-            let written = serde_json::to_writer(&mut bytes, line);
-            written.map_err(|error| Lost::Failed(error.to_string()))?;
+            serde_json::to_writer(&mut bytes, line).map_err(io::Error::from)?;
             bytes.push(b'\n');
             last = number;
         }
         // Whatever goes wrong from here on, a document holds them, and what lies there then counts
         // for nothing.
         self.is_stale = true;
+        let file = self.file.take();
         if bytes.len() > MAX_APPEND {
-            return Err(Lost::Failed(format!("{} bytes at once", bytes.len())));
+            return Err(io::Error::other(format!("{} bytes at once", bytes.len())).into());
         }
-        let failed = |error: io::Error| Lost::Failed(error.to_string());
         // A start takes no line behind a document that is not there (STATE-11), nor behind what is
         // none.
-        let is_behind = match fs::metadata(self.dir.join(DOCUMENT)) {
-            Ok(found) => found.is_file(),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => false,
-            Err(error) => return Err(failed(error)),
-        };
-        if !is_behind || !self.is_as_left().map_err(failed)? {
-            self.file = None;
+        let document = if_there(fs::metadata(self.dir.join(DOCUMENT)))?;
+        if !document.is_some_and(|found| found.is_file()) {
             return Err(Lost::Gone);
         }
-        if let Err(error) = self.write(&bytes) {
+        let mut file = self.as_left(file)?.ok_or(Lost::Gone)?;
+        if let Err(error) = self.write(&mut file, &bytes) {
             // A full disk gets its room back.
-            let _ = self.file.as_ref().map(|file| file.set_len(self.end));
-            return Err(failed(error));
+            let _ = file.set_len(self.end);
+            return Err(error.into());
         }
+        self.file = Some(file);
         self.end += bytes.len() as u64;
         self.last = last;
         self.is_stale = false;
         Ok(())
     }
 
-    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.step(Step::Append)?;
-        let Some(mut file) = self.file.as_ref() else {
-            return Err(io::Error::other("it is not open"));
-        };
+    fn write(&self, file: &mut File, bytes: &[u8]) -> io::Result<()> {
+        self.faults.step(Step::Append)?;
         file.write_all(bytes)?;
-        self.step(Step::SyncJournal)?;
+        self.faults.step(Step::SyncJournal)?;
         file.sync_data()
     }
 
-    /// Whether the file is the one that was left, opened. It is made where it was never there.
-    fn is_as_left(&mut self) -> io::Result<bool> {
+    /// The file, opened, if it is the one that was left. It is made where it was never there.
+    fn as_left(&self, file: Option<File>) -> io::Result<Option<File>> {
         let path = self.dir.join(JOURNAL);
-        let standing = match fs::symlink_metadata(&path) {
-            Ok(found) => Some(found),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => return Err(error),
-        };
+        let standing = if_there(fs::symlink_metadata(&path))?;
         if standing.as_ref().is_some_and(is_no_file) {
             return Err(io::Error::other("it is no regular file"));
         }
-        match (&self.file, standing) {
+        match (file, standing) {
             (Some(file), Some(standing)) => {
                 let open = file.metadata()?;
-                Ok((open.dev(), open.ino()) == (standing.dev(), standing.ino())
-                    && open.len() == self.end)
+                let is_same = (open.dev(), open.ino()) == (standing.dev(), standing.ino());
+                Ok((is_same && open.len() == self.end).then_some(file))
             }
             (None, Some(standing)) if standing.is_file() && standing.len() == self.end => {
-                self.file = Some(open(&path, OpenOptions::new().append(true))?);
-                Ok(true)
+                open(&path, OpenOptions::new().append(true)).map(Some)
             }
             (None, None) if self.end == 0 => {
                 let made = OpenOptions::new()
@@ -329,10 +306,9 @@ impl Tail {
                     .mode(0o600)
                     .open(&path)?;
                 File::open(&self.dir)?.sync_all()?;
-                self.file = Some(made);
-                Ok(true)
+                Ok(Some(made))
             }
-            (Some(_) | None, _) => Ok(false),
+            (Some(_) | None, _) => Ok(None),
         }
     }
 
@@ -343,17 +319,15 @@ impl Tail {
             return;
         }
         let path = self.dir.join(JOURNAL);
-        let emptied = self.step(Step::EmptyJournal).and_then(|()| {
+        let emptied = self.faults.step(Step::EmptyJournal).and_then(|()| {
             self.set_aside(&path)?;
-            match open(&path, OpenOptions::new().write(true)) {
-                Ok(file) if file.metadata()?.len() > 0 => {
-                    file.set_len(0)?;
-                    file.sync_data()
-                }
-                Ok(_) => Ok(()),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-                Err(error) => Err(error),
+            if let Some(file) = if_there(open(&path, OpenOptions::new().write(true)))?
+                && file.metadata()?.len() > 0
+            {
+                file.set_len(0)?;
+                file.sync_data()?;
             }
+            Ok(())
         });
         match emptied {
             Ok(()) => {
@@ -380,21 +354,6 @@ impl Tail {
             "what lay in the place of the journal is no regular file and is kept as {aside}"
         );
         Ok(())
-    }
-
-    #[cfg(not(test))]
-    #[expect(
-        clippy::unused_self,
-        clippy::unnecessary_wraps,
-        reason = "the twin for tests lets the disk fail here"
-    )]
-    fn step(&self, _: Step) -> io::Result<()> {
-        Ok(())
-    }
-
-    #[cfg(test)]
-    fn step(&self, step: Step) -> io::Result<()> {
-        self.faults.step(step)
     }
 }
 

@@ -9,8 +9,8 @@ use proptest::prelude::*;
 use super::file::lines;
 use super::*;
 use crate::state::Standing;
-use crate::state::store::Step;
-use crate::state::store::faults::Faults;
+use crate::state::step::Step;
+use crate::state::step::testing::Faults;
 
 const DEADLINE: Duration = Duration::from_secs(10);
 const EIO: i32 = 5;

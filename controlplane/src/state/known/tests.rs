@@ -25,7 +25,7 @@ fn known(dir: &Path) -> Known<BansFile> {
 /// The netblocks that a start finds, or its fault.
 fn found(dir: &Path, known: Option<Known<BansFile>>) -> Result<Vec<String>, String> {
     let dir = StateDir::open(StateLock::claim(dir).unwrap(), Clock::system()).unwrap();
-    let (_, read, _) = dir.read(known).map_err(|error| error.to_string())?.split();
+    let (_, read, _) = dir.read(known).map_err(|error| error.to_string())?;
     let bans = crate::bans::journal::replay(read.entries, Vec::new(), read.edit.as_deref());
     Ok(bans.iter().map(|ban| ban.netblock.to_string()).collect())
 }
@@ -45,7 +45,7 @@ fn what_is_known_is_not_judged_again() {
     };
     let mut stands = otherwise();
     for racy in [true, false] {
-        stands.racy = racy;
+        stands.seen.racy = racy;
         let swapped = Ok(vec!["203.0.2.0/24".to_owned(), "203.0.1.0/24".to_owned()]);
         assert_eq!(found(dir, Some(stands)), swapped, "{racy}");
         stands = otherwise();
