@@ -20,7 +20,7 @@ pub(crate) struct Filing {
     held: Entries,
     /// Entries that this instance has ordered to write; they may be written or not.
     sent: BTreeMap<ListKey, Option<Entry>>,
-    /// The change up to which the file is known to be complete.
+    /// The number of list changes at the last comparison; none if the file must be compared again.
     looked: Option<u64>,
 }
 

@@ -83,8 +83,9 @@ impl Link {
         self.then(Ahead::Step, pointer, true);
     }
 
-    /// Removes the log before the second-newest snapshot, to which `pointer` points. The
-    /// second-newest itself stays, so that instances can finish reading it.
+    /// Cleans up once the snapshot up to `upto` has replaced the one of `pointer`: cuts the log
+    /// before the replaced snapshot, and deletes its chunks. The log after it stays, for instances
+    /// that have just read it.
     pub(super) fn clear_before(&mut self, pointer: &Value, upto: Cursor) {
         let Some(old) = read(pointer).filter(|old| old.upto != upto) else {
             return;
