@@ -70,11 +70,9 @@ pub fn run(given: &Demo) -> ExitCode {
             ("WAF_RATE_LIMIT_PER_MINUTE", REQUESTS_PER_MINUTE.to_string()),
             ("WAF_BAN_FIRST", "1m".to_owned()),
             ("WAF_WORKERS", "1".to_owned()),
-            // Few enough for any limit of open files, so that no warning about it confuses a
-            // newcomer.
+            // Few enough for any limit of open files: no warning about it confuses a newcomer.
             ("WAF_MAX_CONNECTIONS", "100".to_owned()),
-            // The demo sends no address to a public service: its own application answers the
-            // lookups, with countries for the invented visitors.
+            // The demo's own application answers the lookups: no address goes to a public service.
             ("WAF_LOOKUP_SOURCE", "url".to_owned()),
             (
                 "WAF_LOOKUP_URL",

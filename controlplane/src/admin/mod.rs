@@ -1,11 +1,10 @@
-//! Requests of operators (ADMIN-1..4, CONTROL-2): routes, tokens, and the queue to the control
-//! loop.
+//! Operators' requests (ADMIN-1..4, CONTROL-2): routes, tokens, the queue to the control loop.
 //!
 //! There is one [`Router`] for every [`Door`]: the public port under `/_waf/`, where it runs on the
 //! data plane's threads after the ladder, and the control socket and the admin listener under
 //! `/v1/`. The router never blocks: it answers requests that need no ledger at once, and queues the
-//! others for the control loop. `bans.rs`, `clients.rs` and `status.rs` make the loop's answers;
-//! `answers.rs` writes long ones.
+//! others for the control loop. `bans.rs`, `clients.rs`, `status.rs` make the answers; `answers.rs`
+//! writes long ones.
 //!
 //! A route matches its exact spelling only. Any other spelling of the same path is 404, so that it
 //! cannot bypass a rule of a cache or proxy in front (CHECK-1). These routes have no `HEAD`.
@@ -201,8 +200,7 @@ impl Router {
         self.stopping.store(true, Ordering::Relaxed);
     }
 
-    /// The stream that a request asks for, or why it may not have it; none if it asks for no
-    /// stream.
+    /// The stream that a request asks for, or why it is refused; none if it asks for none.
     pub(crate) fn asks_for_stream(
         &self,
         door: Door,
