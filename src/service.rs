@@ -289,7 +289,8 @@ impl Service {
         let deadline = Instant::now() + delay;
         while let Some(event) = signals.next_until(deadline) {
             match event {
-                // The stop that follows joins every thread, and finds the one that has ended.
+                // The stop that follows joins the workers and the control loop, and so finds which
+                // of them has ended.
                 Event::StopNow | Event::ThreadEnded(_) => return false,
                 Event::Stop | Event::Reload(_) | Event::HandOver(_) => {}
                 Event::Reopen => self.log.reopen(),

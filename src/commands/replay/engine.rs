@@ -161,8 +161,8 @@ impl Engine {
         else {
             return;
         };
-        // At its own time, even if a later request was judged already: windows accept times out of
-        // order.
+        // Never before the request that was judged last. The time may lie after requests that are
+        // judged next: windows accept times out of order.
         let at_ms = order.0.max(self.now_ms);
         if first.is_answered {
             return self.end(&first.request, &first.decided, at_ms);
