@@ -17,8 +17,9 @@
 //!     connections, and itself
 //! ```
 //!
-//! It is the standard input of the new process. What ends before "s", or says nothing for half a
-//! minute, or says "f" and why, has changed nothing: the old process takes its state back.
+//! The channel is the standard input of the new process. If the new process ends before "s", is
+//! silent for half a minute, or says "f" and why, the hand-over has failed: the old process takes
+//! its state back, and nothing has changed.
 #![expect(
     clippy::disallowed_methods,
     reason = "the process itself, at the edge: no test turns its clock"
@@ -36,29 +37,31 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-/// Tells a process that it is to take over, and which words the other one knows.
+/// The environment variable that tells a new process to take over. Its value is the old process's
+/// version of the words.
 pub const NAME: &str = "WEIR_SUCCESSOR";
-/// The words of this version. Those of the first, `1`, were "r" and "g" alone, with no lock.
+/// The version of the words below. Version `1` had only "r" and "g", and passed no lock.
 pub const WORDS: &str = "2";
 /// Descriptors that one message may pass.
 pub const MAX_PASSED: usize = 250;
-/// Room for them.
+/// Bytes of control data that [`MAX_PASSED`] descriptors take.
 const SPACE: usize = rustix::cmsg_space!(ScmRights(MAX_PASSED));
 
-/// The new process goes on with its next step.
+/// From the new process: it goes on with its next step.
 pub const STEP: u8 = b'.';
-/// It is ready for the state.
+/// From the new process: it is ready for the state.
 pub const READY: u8 = b'r';
-/// It cannot start: a sentence follows.
+/// From the new process: it cannot start. A sentence that says why follows.
 pub const FAILED: u8 = b'f';
-/// It serves.
+/// From the new process: it serves.
 pub const SERVING: u8 = b's';
-/// The state is the new one's, and its lock comes with the word.
+/// From the old process: it gives the state away. The lock of the state directory is passed with
+/// this word.
 pub const GO: u8 = b'g';
-/// The supervisor knows who serves.
+/// From the old process: the supervisor knows the new process as the service.
 pub const TOLD: u8 = b't';
 
-/// A socket that is passed, and what is spoken there.
+/// What a passed listening socket is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// Plain HTTP.
@@ -74,7 +77,8 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// As it is told, one byte for each socket.
+    /// The byte that stands for this kind in the first message: one byte for each socket, in their
+    /// order.
     pub const fn word(self) -> u8 {
         match self {
             Self::Plain => b'p',
@@ -85,7 +89,7 @@ impl Kind {
         }
     }
 
-    /// What is not known is plain.
+    /// The kind that a byte stands for. An unknown byte means plain HTTP.
     pub const fn of(word: u8) -> Self {
         match word {
             b't' => Self::Tls,
@@ -116,7 +120,7 @@ pub fn send(channel: &UnixStream, words: &[u8], passed: &[BorrowedFd<'_>]) -> io
     Ok(())
 }
 
-/// Waits for words, at most as long as the channel's time-out says; none where the other process
+/// Waits for words, at most for the channel's read time-out. Returns 0 bytes if the other process
 /// has ended.
 ///
 /// # Errors
@@ -127,8 +131,9 @@ pub fn receive(channel: &UnixStream, words: &mut [u8]) -> io::Result<(usize, Vec
     let mut into = [IoSliceMut::new(words)];
     let until = channel.read_timeout()?.map(|wait| Instant::now() + wait);
     let received = loop {
-        // The system begins a receive with a time-out never again, whatever the signal. Signals
-        // that come all the time make it no longer than twice that.
+        // Linux does not restart a receive with a time-out after a signal, even with SA_RESTART.
+        // The loop does, until the deadline: with signals all the time a receive takes at most
+        // twice the time-out.
         match recvmsg(channel, &mut into, &mut rights, RecvFlags::CMSG_CLOEXEC) {
             Err(Errno::INTR) if until.is_none_or(|until| Instant::now() < until) => {}
             received => break received?,

@@ -1,9 +1,9 @@
-//! The steps of a hand-over by name, and a test's way to have one of them fail (RESTART-4).
+//! The steps of a hand-over by name, and a hook for tests that makes one of them fail (RESTART-4).
 //!
 //! `WEIR_TEST_FAULT` names a file that holds `<side>:<step>:<how>`, such as `new:workers:kill`: the
-//! step of this name fails, pauses, hangs, exits or is killed while the file says so. Where it
-//! hangs, the file says for how many milliseconds the other process waits: `new:workers:hang:4000`.
-//! Not in a release build.
+//! step of this name fails, pauses, hangs, exits or is killed as long as the file says so. For
+//! `hang` the file adds how many milliseconds the other process waits: `new:workers:hang:4000`. Not
+//! in a release build.
 
 use std::time::Duration;
 
@@ -18,19 +18,19 @@ pub enum Step {
     SaveAgain,
     /// The state is given away.
     Give,
-    /// The new process is told so.
+    /// The new process is told that the state is given away.
     Go,
-    /// It serves.
+    /// The old process knows that the new one serves.
     Taken,
-    /// Its listeners are taken.
+    /// The new process takes the passed listeners.
     Listen,
     /// Files are read: page, certificates, rules, databases, state files.
     Files,
     /// The listeners of operators are taken or bound, and the log is opened.
     Operators,
-    /// It says that it is ready.
+    /// The new process reports that it is ready.
     Ready,
-    /// It takes the lock and reads the state.
+    /// The new process takes the lock and reads the state.
     State,
     /// The control loop is made.
     Control,
@@ -40,7 +40,7 @@ pub enum Step {
     Serve,
 }
 
-/// How long one process waits for a word of the other.
+/// How long one process waits for a word of the other before the hand-over fails.
 pub fn silence() -> Duration {
     const SILENCE: Duration = Duration::from_secs(30);
     hook::patience().unwrap_or(SILENCE)
@@ -107,7 +107,8 @@ mod hook {
         String::from_utf8(asked.unwrap_or_default()).unwrap_or_default()
     }
 
-    /// A test need not wait for half a minute: what its file says, or `WEIR_TEST_SILENCE_MS`.
+    /// The wait that a test asks for, by its file or by `WEIR_TEST_SILENCE_MS`: it need not wait
+    /// for half a minute.
     pub(super) fn patience() -> Option<Duration> {
         let asked = asked();
         let of_file = asked.trim().split(':').nth(3).map(str::to_owned);
@@ -129,7 +130,7 @@ mod hook {
             Some("kill") => {
                 let _ = kill_process(getpid(), Signal::KILL);
             }
-            // The new process: for longer than it is waited for. The old one: for less.
+            // The new process hangs for longer than the other waits, the old one for less.
             Some("hang") if step.name().starts_with("new") => std::thread::sleep(silence() * 3),
             Some("hang") => std::thread::sleep(silence() * 3 / 2),
             Some("pause") => std::thread::sleep(PAUSE),

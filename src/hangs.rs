@@ -1,6 +1,7 @@
 //! A loop that hangs ends the service, with or without a supervisor that has a watchdog (ALIVE-7).
 //!
-//! A thread of its own looks, because the main thread may wait for a file or for the control loop.
+//! A thread of its own watches the loops, because the main thread may itself wait for a file or for
+//! the control loop.
 
 use std::io;
 use std::time::Duration;
@@ -8,15 +9,15 @@ use std::time::Duration;
 use weir_shared::pulse::{self, HANGS};
 use weir_shared::threads::{self, Ended, How};
 
-/// How often it is looked.
+/// How often the watching thread looks for beats.
 const LOOK: Duration = Duration::from_secs(1);
-/// So many looks in a row without a beat, and the service ends.
+/// After so many looks in a row without a beat of one loop, the service stops.
 const ENDS: u32 = 30;
-/// So many, and it has not ended by then: at once, whatever is not written.
+/// After so many looks the stop has failed: the process exits, even where state is not written.
 const ENDS_AT_ONCE: u32 = 90;
 
-/// Looks at the loops of the service from now on. What does not end by itself then ends with this
-/// exit status.
+/// Watches the loops of the service from now on. Where the stop for a hanging loop fails as well,
+/// the process exits with `exit_status`.
 ///
 /// # Errors
 /// The system refused a thread.
@@ -54,7 +55,7 @@ const fn interval() -> Duration {
     LOOK
 }
 
-/// A test need not wait for half a minute: `WEIR_TEST_LOOK_MS`. Not in a release build.
+/// `WEIR_TEST_LOOK_MS` shortens the interval for tests. Not in a release build.
 #[cfg(debug_assertions)]
 fn interval() -> Duration {
     let asked = std::env::var("WEIR_TEST_LOOK_MS").ok();

@@ -1,5 +1,5 @@
-//! The command line: arguments to one command. What each does is in `commands/`; serving is
-//! `serve.rs`.
+//! The command line: parses the arguments and calls one command. The commands are in `commands/`;
+//! serving is in `serve.rs`.
 #![cfg_attr(
     test,
     allow(

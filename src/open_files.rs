@@ -7,17 +7,18 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use weir_shared::settings::{ConnectionSettings, Settings};
 use weir_shared::units::count;
 
-/// What is neither a connection nor a worker's: state files, logs, the control and what it answers,
-/// databases, the lookups that are asked at once.
+/// Files that belong to no connection and no worker: state files, logs, the control socket and its
+/// connections, databases, lookups under way.
 const RESERVE: u64 = 160;
-/// The event queue, its waker and the heartbeat; and the pipes for large bodies, of two files each.
+/// Three files for the event queue, its waker and the heartbeat; two for each pipe for large
+/// bodies.
 const FILES_PER_WORKER: u64 = 3 + 2 * weir_dataplane::PIPES_PER_WORKER as u64;
-/// A worker's listening socket at one place, and the same for the process that takes over.
+/// A worker's listening socket at one address, and the same for the new process of a hand-over.
 const FILES_PER_LISTENER: u64 = 2;
-/// A client's connection, and where it becomes a WebSocket the one to the application.
+/// A client's connection, and the one to the application if it becomes a WebSocket.
 const FILES_PER_CONNECTION: u64 = 2;
 
-/// Raises the soft limit of open files to the hard one, and says what it is now.
+/// Raises the soft limit of open files to the hard one, and returns it.
 ///
 /// # Errors
 /// The system refused it.
@@ -31,19 +32,19 @@ pub fn raise_limit() -> io::Result<u64> {
     Ok(limit.maximum.unwrap_or(u64::MAX))
 }
 
-/// The bounds that the open files allow.
+/// Bounds small enough for the limit of open files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bounds {
-    /// Connections.
+    /// The most connections of clients.
     pub connections: usize,
-    /// Requests at the application.
+    /// The most requests at the application.
     pub upstream: usize,
-    /// Idle connections to the application.
+    /// The most idle connections to the application.
     pub idle_upstream: usize,
 }
 
 impl Bounds {
-    /// What is told where the settings want more.
+    /// The warning that the settings ask for more than the limit allows.
     pub fn sentence(self, limit: u64, wanted: &ConnectionSettings) -> String {
         format!(
             "WAF_MAX_CONNECTIONS={} and WAF_MAX_UPSTREAM={} need more open files than the {limit} \
@@ -56,7 +57,7 @@ impl Bounds {
         )
     }
 
-    /// Those that were set for want of open files, if they were.
+    /// The bounds in these settings that [`bounds_within`] has set; none if it has set none.
     pub fn told(settings: &Settings) -> Option<Self> {
         let connections = &settings.connections;
         Some(Self {
@@ -67,15 +68,16 @@ impl Bounds {
     }
 }
 
-/// What `limit` open files allow, where that is less than the settings (CONN-4, CONN-12).
+/// The bounds that `limit` open files allow; none if the settings fit (CONN-4, CONN-12).
 ///
-/// A request at the application has a connection of its own, of HTTP/2 many over one connection of
-/// a client. They have two fifths of the files, and what the clients' connections do not need; a
-/// quarter as many of their connections are kept idle.
+/// Each request at the application has a connection of its own; one HTTP/2 connection of a client
+/// may carry many requests. Requests at the application get at least two fifths of the files, and
+/// more if the clients' connections leave some. A quarter as many connections are kept idle.
 pub fn bounds_within(limit: u64, settings: &Settings) -> Option<Bounds> {
     let workers = number(settings.workers);
     let places = settings.listen.len() as u64;
-    // A connection of a trusted proxy counts once its header is there (EDGE-4).
+    // A connection of a trusted proxy is not counted before its PROXY header has come (EDGE-4):
+    // these come on top.
     let unnamed = if settings.edge.proxy_protocol {
         weir_dataplane::UNNAMED_PER_WORKER as u64
     } else {

@@ -1,4 +1,5 @@
-//! What a start opens: listeners, state files, as many files as the connections need.
+//! The steps of a start that open something: listeners, certificates, files of another process, the
+//! limit of open files.
 
 use std::io;
 use std::net::TcpListener;
@@ -17,18 +18,18 @@ use crate::open_files::{self, Bounds};
 use crate::predecessor::Predecessor;
 use crate::systemd::{self, PassedIn};
 
-/// What is listened on, and whom it was taken over from.
+/// The listening sockets, and the process that passed them, if one did.
 pub struct Opened {
     /// The listeners of the service.
     pub bound: Bound,
-    /// Those of operators that were passed.
+    /// The passed listeners of operators.
     pub operators: PassedOn,
-    /// The process before.
+    /// The old process of a hand-over.
     pub predecessor: Option<Predecessor>,
 }
 
-/// The listeners: on the sockets of the process before, or those that a supervisor passed, else on
-/// `WAF_LISTEN`.
+/// The listeners: the sockets of the old process of a hand-over, or those that a supervisor passed,
+/// else `WAF_LISTEN`.
 ///
 /// # Errors
 /// One sentence an operator can act on.
@@ -74,8 +75,8 @@ pub fn listeners(settings: &Settings) -> Result<Opened, String> {
     })
 }
 
-/// The state files as a process reads them that is to take over, while they are another's; and all
-/// else that a start would find wrong.
+/// Reads the state files in the new process of a hand-over, while the old one still owns them, and
+/// checks everything else that a start would find wrong.
 ///
 /// # Errors
 /// Every fault, in one line.
@@ -100,8 +101,8 @@ pub fn certificates(
     Certificates::open(&settings.edge, are_needed, looks)
 }
 
-/// The settings, with the bounds that the open files allow (CONN-4, CONN-12), which are told where
-/// they are others than `told` already.
+/// The settings, with the bounds that the open files allow (CONN-4, CONN-12). Logs these bounds
+/// unless they equal `told`, which were logged before.
 ///
 /// # Errors
 /// The system refused to raise the limit.
@@ -114,7 +115,7 @@ pub fn within_open_files(mut settings: Settings, told: Option<Bounds>) -> io::Re
     if told != Some(bounds) {
         tracing::warn!("{}", bounds.sentence(limit, connections));
     }
-    // As by default, one client has half of the places at most.
+    // One client has at most half of the places, as by default.
     if bounds.upstream < connections.max_upstream {
         let half = u32::try_from(bounds.upstream / 2)
             .unwrap_or(u32::MAX)

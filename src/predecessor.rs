@@ -1,7 +1,7 @@
-//! The process that this one takes over from (RESTART-1, RESTART-4).
+//! The old process of a hand-over, seen from the new one (RESTART-1, RESTART-4).
 //!
-//! It may end at any moment. One that ended before this process serves has given up its lock with
-//! its end: this one then takes the state as it lies on disk, and is the service.
+//! The old process may end at any moment. If it ends before this process serves, its lock is free:
+//! this process then takes the state as it lies on disk, and becomes the service.
 #![expect(
     clippy::disallowed_methods,
     reason = "the process itself, at the edge: no test turns its clock"
@@ -18,38 +18,38 @@ use weir_controlplane::{StateError, StateLock};
 use crate::channel::{self, Kind, MAX_PASSED};
 use crate::fault;
 
-/// How long the state may stay locked by a process that has ended, or has said that it is free.
+/// How long the state may stay locked after the old process has ended or has given it away.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
-/// So many silences are waited for the state, which takes the other process some writes.
+/// The state may take this many times [`fault::silence`], because the old process writes it first.
 const WRITES: u32 = 4;
 
-/// The sockets that a process was passed.
+/// The sockets that the old process passed, each with its kind.
 pub type Passed = Vec<(Kind, OwnedFd)>;
 
-/// Tells the process before why this one cannot start; nothing where there is none.
+/// Tells the old process why this one cannot start. Does nothing outside a hand-over.
 pub fn tell_failure(why: &str) {
     if std::env::var_os(channel::NAME).is_none() {
         return;
     }
     let sentence = why.replace('\n', "; ");
     let words = [&[channel::FAILED], sentence.as_bytes()].concat();
-    // Nobody may be left who listens.
+    // The old process may have ended.
     let _ = channel::of_this_process().and_then(|channel| channel::send(&channel, &words, &[]));
 }
 
 /// The process that this one takes over from.
 pub struct Predecessor {
     channel: UnixStream,
-    /// It knows the words of the first version alone.
+    /// True if it knows only the words of the first version.
     is_older: bool,
 }
 
 impl Predecessor {
-    /// The one that started this process to take over, and its listening sockets; none if nobody
-    /// did.
+    /// The process that started this one for a hand-over, and its listening sockets; none at an
+    /// ordinary start.
     ///
     /// # Errors
-    /// One sentence: it did not pass them.
+    /// One sentence: the old process did not pass its sockets.
     pub fn of_environment() -> Result<Option<(Self, Passed)>, String> {
         let Some(words) = std::env::var_os(channel::NAME) else {
             return Ok(None);
@@ -72,23 +72,23 @@ impl Predecessor {
         Ok(Some((Self { channel, is_older }, passed)))
     }
 
-    /// Whether it is of a version that ends before this process serves: its listeners for operators
-    /// are its own until it has given up its state.
+    /// True for the first version, which ends before this process serves, and keeps its listeners
+    /// of operators until it has given up its state.
     pub const fn is_older(&self) -> bool {
         self.is_older
     }
 
-    /// Says that this process goes on with its next step.
+    /// Reports that this process goes on with its next step.
     pub fn say_step(&self) {
         if !self.is_older {
             self.say(channel::STEP);
         }
     }
 
-    /// Says that this process is ready, waits until the state is given to it, and takes the lock.
+    /// Reports that this process is ready, waits for the state, and takes its lock.
     ///
     /// # Errors
-    /// One sentence: the other process says nothing, or the directory cannot be locked.
+    /// One sentence: the old process was silent for too long, or the directory cannot be locked.
     pub fn take_lock(&self, dir: &Path) -> Result<StateLock, String> {
         self.say(channel::READY);
         let mut word = [0];
@@ -103,8 +103,8 @@ impl Predecessor {
         }
     }
 
-    /// Says that this process serves, and waits until the other one has told its supervisor, which
-    /// believes nobody else.
+    /// Reports that this process serves, and waits until the old one has told the supervisor, which
+    /// believes only the old one.
     pub fn say_serving(self) {
         if self.is_older {
             return;
@@ -120,13 +120,14 @@ impl Predecessor {
         }
     }
 
-    /// It may have ended: that is found where its word is waited for.
+    /// Sends a word. If the old process has ended, the next wait for its word finds that out.
     fn say(&self, word: u8) {
         let _ = channel::send(&self.channel, &[word], &[]);
     }
 }
 
-/// Locks the directory, which is free in a moment where it is not.
+/// Locks the directory. Retries for [`LOCK_WAIT`], because the lock of an ended process is free a
+/// moment later.
 fn claim(dir: &Path) -> Result<StateLock, String> {
     let deadline = Instant::now() + LOCK_WAIT;
     loop {

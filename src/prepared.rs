@@ -1,12 +1,12 @@
 //! A start, from top to bottom (RESTART-4):
 //!
-//! 1. [`Prepared::open`]: all that needs no state. Where another process serves, it is told then
-//!    that this one is ready.
-//! 2. [`Prepared::take_over`]: the state, and everything that runs. It is there and waits.
+//! 1. [`Prepared::open`]: everything that needs no state. In a hand-over, this process then reports
+//!    to the old one that it is ready.
+//! 2. [`Prepared::take_over`]: reads the state and starts every thread. They wait.
 //! 3. [`Parked::serve`], the point of no return: nothing in it can fail, and from there on this
 //!    process is the service.
 //!
-//! What fails before leaves a process that served serving, and is told to it.
+//! A failure before that point is reported to the old process, which goes on serving.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -45,16 +45,17 @@ const MAX_BREAKS: usize = 4096;
 /// Batches of finished requests that may wait for the control plane; a worker sends at most 256
 /// requests in one.
 const MAX_FINISHED: usize = 256;
-/// Alert lines that may wait for the writer: what all kinds may have in a few minutes.
+/// Alert lines that may wait for the writer. The cooldowns of all kinds let no more through in a
+/// few minutes.
 const MAX_LINES: usize = 1024;
 
-/// Everything that needs no state.
+/// What a start has opened before it takes the state.
 pub struct Prepared {
     sources: Sources,
     loaded: Loaded,
     settings: Arc<Settings>,
     predecessor: Option<Predecessor>,
-    /// None where another process holds it.
+    /// None while the old process of a hand-over holds the lock.
     lock: Option<StateLock>,
     known: KnownFiles,
     bound: Bound,
@@ -75,11 +76,12 @@ pub struct Prepared {
 /// The listeners of operators.
 enum Operators {
     Bound(Listeners),
-    /// A process of the first version keeps its own until it has given up its state.
+    /// An old process of the first version keeps these listeners until it has given up its state:
+    /// they are bound then.
     Later(PassedOn),
 }
 
-/// A step is about to be done: the process before is told, where there is one.
+/// Reports to the old process, if there is one, that this start goes on with its next step.
 fn step(predecessor: Option<&Predecessor>, step: Step) -> Result<(), StartError> {
     if let Some(predecessor) = predecessor {
         fault::at(step).map_err(StartError::Unfit)?;
@@ -93,7 +95,8 @@ fn unfit(error: &dyn std::fmt::Display) -> StartError {
 }
 
 impl Prepared {
-    /// Opens everything that needs no state; what another process holds is read and judged.
+    /// Opens everything that needs no state. In a hand-over, files that the old process still owns
+    /// are read and checked.
     ///
     /// # Errors
     /// [`StartError`]: what cannot be opened, in a sentence.
@@ -166,8 +169,8 @@ impl Prepared {
         })
     }
 
-    /// Takes the state, and makes and starts everything that serves. `process` takes what operators
-    /// ask of the process as a whole.
+    /// Takes the state, and starts every thread of the service. Reloads and hand-overs that
+    /// operators ask for go to `process`.
     ///
     /// # Errors
     /// [`StartError`]: the state, or a thread.
@@ -264,7 +267,7 @@ impl Prepared {
         let mut parts = handle.parts();
         parts.extend([self.log.part(), self.page.part(), process_log::part()]);
         parts.extend([plane.part(), certificates.part()]);
-        // Last: what fails before it leaves no thread that writes the state.
+        // Last, so that no failure above leaves a thread that writes the state.
         let control_thread = threads::spawn(CONTROL_THREAD, move || control.run())?;
         let service = Service {
             reloads: Reloads::new(Reloader::new(
@@ -291,30 +294,30 @@ impl Prepared {
     }
 }
 
-/// Everything that serves, and waits for the word.
+/// A started service that accepts no connection yet.
 pub struct Parked {
     service: Service,
     predecessor: Option<Predecessor>,
-    /// Where operators ask.
+    /// The path of the control socket, for the line `listening`.
     control_socket: Option<PathBuf>,
     admin: Option<std::net::SocketAddr>,
 }
 
 impl Parked {
-    /// Whether another process serves until this one does.
+    /// True in a hand-over: the old process serves until this one does.
     pub const fn takes_over(&self) -> bool {
         self.predecessor.is_some()
     }
 
-    /// The point of no return: accepts, and says so to the process before, which goes then. Nothing
-    /// here can fail.
+    /// The point of no return: accepts connections, and reports that to the old process, which then
+    /// ends. Nothing here can fail.
     pub fn serve(mut self) -> Service {
         self.service.plane.begin();
         self.service.operators.open();
         if let Some(predecessor) = self.predecessor {
             self.service.sockets.adopt();
             predecessor.say_serving();
-            // Whoever moved the log away meanwhile has told the process before alone.
+            // A log rotation during the start has sent its SIGUSR1 to the old process only.
             self.service.log.reopen();
         }
         self.service.say_listening(self.control_socket, self.admin);

@@ -1,9 +1,9 @@
 //! The process log: what the service says about itself, one JSON object a line on standard error.
 //! Requests and alerts have a log of their own.
 //!
-//! Nobody waits for it (ALIVE-1). A line goes into a bounded queue that a thread of its own writes
-//! out; where the queue is full, because nobody reads standard error, the line is counted and gone.
-//! A message that repeats is written once a second, with the number of those held back.
+//! Logging never blocks (ALIVE-1). A line goes into a bounded queue that a thread of its own writes
+//! out. If the queue is full because nobody reads standard error, the line is dropped and counted.
+//! A repeated message is written once a second, with the number of those held back.
 #![expect(
     clippy::disallowed_methods,
     reason = "the log of the process itself, at the edge: whoever logs has no clock"
@@ -32,21 +32,21 @@ use weir_shared::units::Time;
 
 /// Lines that may wait for the writer. At some 200 bytes a line this is less than a megabyte.
 const MAX_LINES: usize = 4096;
-/// Messages that are remembered to find repeats. A message beyond them is written each time.
+/// The most messages that are remembered to find repeats. Further messages are written each time.
 const MAX_REPEATS: usize = 256;
 /// How often a message that repeats is written.
 const ONCE_IN: Duration = Duration::from_secs(1);
 /// How long an end waits for standard error to take what is queued.
 const FLUSH_WAIT: Duration = Duration::from_secs(1);
 
-/// Lines that were lost since the start.
+/// Lines dropped since the start.
 static LOST: AtomicU64 = AtomicU64::new(0);
 
 /// `WAF_LOG_LEVEL`; a reload may change it.
 static LEVEL: RwLock<Level> = RwLock::new(Level::INFO);
 
 fn level() -> Level {
-    // Nothing panics while it is held.
+    // Nothing panics while the lock is held.
     *LEVEL.read().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -56,13 +56,14 @@ fn set_level(new: &str) {
     *LEVEL.write().unwrap_or_else(PoisonError::into_inner) = new;
 }
 
-/// The part of a reload.
+/// The process log's part of a reload.
 pub fn part() -> Part {
     Box::new(|new| {
         let level = new.settings.log.level;
         Ok(Box::new(move || {
             set_level(level);
-            // What is not logged at all is decided once for each place that logs.
+            // `tracing` caches for each call site whether its level is logged: the cache is
+            // dropped.
             tracing::callsite::rebuild_interest_cache();
             Ok(())
         }) as Take)
@@ -71,7 +72,7 @@ pub fn part() -> Part {
 
 /// Lines of the process log that were lost because nobody read standard error.
 pub fn lines_lost() -> u64 {
-    // A number for the metrics: nothing hangs on its order.
+    // Relaxed: a number for the metrics, which orders nothing else.
     LOST.load(Ordering::Relaxed)
 }
 
@@ -94,7 +95,8 @@ pub fn start(level: &str) -> io::Result<ProcessLog> {
         lines,
         stopped,
         repeats: Arc::clone(&repeats),
-        // Its own descriptor: a write that blocks must not hold the lock of the standard library's.
+        // A descriptor of its own: a write that blocks must not hold the standard library's lock on
+        // standard error.
         target: File::from(io::stderr().as_fd().try_clone_to_owned()?),
         is_journal: is_journal(),
         lost_told: 0,
@@ -111,9 +113,9 @@ pub fn start(level: &str) -> io::Result<ProcessLog> {
         .with_filter(Unrepeated { repeats });
     set_level(level);
     let log = tracing_subscriber::registry().with(format);
-    // A log that is set already (there is one start a process) stays.
+    // An error would mean that a log is set already; there is only one start in a process.
     let _ = tracing::subscriber::set_global_default(log);
-    // The standard library's hook writes to standard error itself, and waits for it.
+    // The standard library's hook would write to standard error itself, and block.
     std::panic::set_hook(Box::new(|panic| {
         let location = panic.location().map(ToString::to_string);
         let thread = std::thread::current().name().map(str::to_owned);
@@ -128,14 +130,14 @@ pub fn start(level: &str) -> io::Result<ProcessLog> {
 }
 
 impl ProcessLog {
-    /// Writes what is queued; a reader that does not read is waited for a second.
+    /// Writes the queued lines. Waits at most a second for the reader of standard error.
     pub fn finish(self) {
         let _ = self.stop.try_send(());
         let _ = self.ended.recv_timeout(FLUSH_WAIT);
     }
 }
 
-/// Where formatted lines go.
+/// Takes formatted lines into the queue.
 struct Queue(Sender<Vec<u8>>);
 
 impl<'a> MakeWriter<'a> for Queue {
@@ -147,7 +149,7 @@ impl<'a> MakeWriter<'a> for Queue {
 }
 
 impl Write for &Queue {
-    /// Takes one whole line: an event is formatted first and written at once.
+    /// Takes one whole line: tracing formats an event first, and writes it by one call.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         if self.0.try_send(line.to_vec()).is_err() {
             LOST.fetch_add(1, Ordering::Relaxed);
@@ -160,17 +162,17 @@ impl Write for &Queue {
     }
 }
 
-/// The thread that may wait for standard error.
+/// The thread that writes the lines. It may block on standard error.
 struct LogWriter {
     lines: Receiver<Vec<u8>>,
     stopped: Receiver<()>,
     repeats: Arc<Repeats>,
     target: File,
-    /// Whether that is systemd's journal, which reads a priority before each line.
+    /// True if standard error is systemd's journal, which reads a priority before each line.
     is_journal: bool,
-    /// Lost lines that were told already.
+    /// Dropped lines that were reported already.
     lost_told: u64,
-    /// Dropped at the end, which is how the end is known.
+    /// Dropped when the thread ends: [`ProcessLog::finish`] notices that.
     _ending: Sender<()>,
 }
 
@@ -207,7 +209,7 @@ impl LogWriter {
             }
             false => line,
         };
-        // Where standard error is closed there is nobody to tell.
+        // A closed standard error has no reader: the line is dropped.
         if self.target.write_all(line).is_err() {
             LOST.fetch_add(1, Ordering::Relaxed);
             return;
@@ -239,8 +241,8 @@ fn is_journal() -> bool {
     stream.is_ok_and(|stream| named == format!("{}:{}", stream.st_dev, stream.st_ino))
 }
 
-/// The priority of a line by its level, as sd-daemon(3) has it: `journalctl -p warning` finds what
-/// is a warning. systemd takes it off again (`SyslogLevelPrefix=`).
+/// The priority of a line by its level, as in sd-daemon(3), so that `journalctl -p warning` works.
+/// systemd removes it again (`SyslogLevelPrefix=`).
 fn priority(line: &[u8]) -> &'static [u8] {
     const LEVEL: &[u8] = b"\"level\":\"";
     let level = line.windows(LEVEL.len()).position(|part| part == LEVEL);
@@ -284,7 +286,7 @@ impl<S: Subscriber> Filter<S> for Unrepeated {
     }
 }
 
-/// What was written lately, by the hash of place and fields: at most [`MAX_REPEATS`].
+/// The messages written lately, by the hash of call site and fields: at most [`MAX_REPEATS`].
 #[derive(Default)]
 struct Repeats {
     hash: RandomState,
@@ -292,16 +294,16 @@ struct Repeats {
 }
 
 struct Repeat {
-    /// When it was written last.
+    /// When the message was last written.
     written: Instant,
-    /// Times that it came since.
+    /// How many times it came since.
     held_back: u64,
     level: Level,
     fields: Map<String, Value>,
 }
 
 impl Repeats {
-    /// Whether the event is to be written; if not, it is counted.
+    /// Whether the event must be written. A repeat is counted instead.
     fn is_new(&self, event: &Event<'_>, now: Instant) -> bool {
         let mut hash = HashFields(self.hash.build_hasher());
         std::ptr::hash(event.metadata(), &mut hash.0);
@@ -328,8 +330,8 @@ impl Repeats {
         true
     }
 
-    /// The messages that were written at least `after` ago: those that came again meanwhile, with
-    /// their number, are to be written now; the others are forgotten.
+    /// Removes the messages that were written at least `after` ago, and returns those that came
+    /// again since, with their number, to be written now.
     fn take_due(&self, after: Duration) -> Vec<(Level, Map<String, Value>)> {
         let now = Instant::now();
         let mut due = Vec::new();
@@ -361,7 +363,7 @@ struct HashFields<H>(H);
 impl<H: Hasher> Visit for HashFields<H> {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         self.0.write(field.name().as_bytes());
-        // Hashing cannot fail, and a value whose own formatting does is hashed as far as it goes.
+        // Hashing cannot fail. A value whose formatting fails is hashed as far as it was formatted.
         let _ = write!(self, "{value:?}");
         self.0.write_u8(0xff);
     }

@@ -1,9 +1,9 @@
-//! A reload: what can change while the service runs is read again, judged whole, and taken all or
-//! not at all (RELOAD-2, RELOAD-3).
+//! A reload: reads again everything that can change while the service runs, checks all of it, and
+//! applies all or nothing (RELOAD-2, RELOAD-3).
 //!
-//! The settings are judged first, as at a start; then each part of the service judges what is its
-//! own: a new one is a [`Part`] in the list that `prepared.rs` makes. Only when nobody has found a
-//! fault, each takes what it has judged.
+//! The settings are checked first, as at a start. Then each [`Part`] of the service checks its own
+//! files; the list of parts is made in `prepared.rs`. Only if none has found a fault does each part
+//! apply what it has read.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -16,18 +16,18 @@ use crate::open_files::Bounds;
 use crate::opening;
 use crate::sources::Sources;
 
-/// What is reloaded, and what held last.
+/// The sources of the settings, the values in force, and the parts to reload.
 pub struct Reloader {
     sources: Sources,
     held: Loaded,
     /// The settings in force, with as many connections as the system allows.
     settings: Arc<Settings>,
-    /// In the order in which they are taken.
+    /// In the order in which they are applied.
     parts: Vec<Part>,
 }
 
 impl Reloader {
-    /// Of a service that has just started with these settings.
+    /// The reloader of a service that has just started with these settings.
     pub fn new(sources: Sources, held: Loaded, settings: Arc<Settings>, parts: Vec<Part>) -> Self {
         Self {
             sources,
@@ -42,8 +42,8 @@ impl Reloader {
         Arc::clone(&self.settings)
     }
 
-    /// Reads everything again and takes it, or nothing; the log tells what has changed, or why
-    /// nothing has.
+    /// Reads everything again, and applies all of it or nothing. Logs the changes, or why nothing
+    /// was changed.
     ///
     /// # Errors
     /// Every fault, one sentence each.
@@ -75,12 +75,13 @@ impl Reloader {
                 Err(found) => faults.extend(found),
             }
         }
-        // Whoever asked was told of a reload that was given up.
+        // If the reload was given up, whoever asked has been told already.
         if !faults.is_empty() || !turn.take() {
             return Err(faults);
         }
-        // The ledger publishes observed bans in observe mode: nobody is to be refused by one in
-        // the moment between.
+        // In observe mode the ledger publishes observed bans. The data plane must be in observe
+        // mode before that, or such a ban would refuse somebody in between: so the parts are
+        // applied in reverse.
         if reloaded.settings.observe {
             takes.reverse();
         }
@@ -94,8 +95,8 @@ impl Reloader {
     }
 }
 
-/// Whose turn it is: the reload's, to take what it has judged, or of whoever waits, to give it up.
-/// Only one of the two comes to it.
+/// Decides a race: either the reload applies what it has checked, or the waiting main thread gives
+/// it up. Only the first of the two succeeds.
 #[derive(Default)]
 pub struct Turn(AtomicU8);
 
@@ -108,19 +109,19 @@ impl Turn {
         self.end(TAKING)
     }
 
-    /// True if nothing of the reload is taken, now or later.
+    /// Gives the reload up. True if nothing of it is applied, now or later.
     pub fn give_up(&self) -> bool {
         self.end(GIVEN_UP)
     }
 
     fn end(&self, how: u8) -> bool {
-        // Nothing else hangs on it: what is taken goes by other ways.
+        // Relaxed: the exchange alone decides, and orders no other memory.
         let ended = (self.0).compare_exchange(JUDGING, how, Ordering::Relaxed, Ordering::Relaxed);
         ended.is_ok()
     }
 }
 
-/// Tells why nothing is changed.
+/// Logs why nothing was changed.
 pub fn tell_faults(faults: &[String]) {
     for fault in faults {
         tracing::error!("the reload is refused, nothing is changed: {fault}");

@@ -1,8 +1,8 @@
-//! A reload that is under way, on a thread of its own (RELOAD-4): a file that cannot be read to its
-//! end holds that thread, and neither signals nor operators.
+//! Runs a reload on a thread of its own (RELOAD-4): a file whose read blocks holds up that thread,
+//! and neither signals nor operators.
 //!
-//! What is not judged within [`JUDGING`] is refused. Its thread finds that out before it takes
-//! anything; until then it has the [`Reloader`], and there is no other reload.
+//! A reload that is not checked within [`JUDGING`] is refused. Its thread notices that before it
+//! applies anything. Until then the thread owns the [`Reloader`], and no other reload begins.
 #![expect(
     clippy::disallowed_methods,
     reason = "the process itself, at the edge: no test turns its clock"
@@ -21,30 +21,31 @@ use weir_shared::threads::{self, How};
 use crate::fault;
 use crate::reload::{Reloader, Turn, tell_faults};
 
-/// How long a reload may read and judge.
+/// How long a reload may read and check.
 const JUDGING: Duration = Duration::from_secs(30);
-/// How often it is looked whether a reload has ended, and one that was refused.
+/// How often the main thread looks whether a reload has ended, and one that was refused as too
+/// slow.
 const LOOK: Duration = Duration::from_millis(10);
 const LATE_LOOK: Duration = Duration::from_secs(1);
 /// The thread of a reload.
 const THREAD: &str = "weir-reload";
 
-/// What came of a reload: every fault, where it is refused.
+/// The result of a reload: a report, or every fault.
 pub type Outcome = Result<Report, Vec<String>>;
-/// Who is told of it; none for a signal.
+/// The reply to whoever asked for a reload; none for a signal.
 pub type Asked = Option<Reply<Outcome>>;
 
 /// The reloads of the service, one after the other.
 pub struct Reloads {
     settings: Arc<Settings>,
-    /// None while a thread has it.
+    /// None while the thread of a reload owns it.
     reloader: Option<Reloader>,
     under_way: Option<UnderWay>,
     end: Sender<(Reloader, Outcome)>,
     ended: Receiver<(Reloader, Outcome)>,
 }
 
-/// A reload that nobody was told of yet.
+/// A reload whose result was not reported yet.
 struct UnderWay {
     turn: Arc<Turn>,
     asked: Asked,
@@ -52,7 +53,7 @@ struct UnderWay {
 }
 
 impl Reloads {
-    /// Of a service that has just started.
+    /// The reloads of a service that has just started.
     pub fn new(reloader: Reloader) -> Self {
         let (end, ended) = bounded(1);
         Self {
@@ -69,12 +70,12 @@ impl Reloads {
         &self.settings
     }
 
-    /// Whether the outcome of one is still to come.
+    /// Whether a reload is under way.
     pub const fn is_under_way(&self) -> bool {
         self.under_way.is_some()
     }
 
-    /// When to look next.
+    /// When to call [`Reloads::outcome`] next.
     pub fn next_look(&self) -> Option<Instant> {
         let look = match (&self.under_way, &self.reloader) {
             (Some(_), _) => LOOK,
@@ -84,7 +85,7 @@ impl Reloads {
         Some(Instant::now() + look)
     }
 
-    /// Begins one. Whoever asked is given back, with the reason, where that is not possible.
+    /// Begins a reload. If that is not possible, gives `asked` back with the reason.
     pub fn begin(&mut self, asked: Asked) -> Result<(), (Asked, Outcome)> {
         let Some(reloader) = self.reloader.take() else {
             let why = format!("the reload before has not ended{}", reads());
@@ -93,7 +94,7 @@ impl Reloads {
         let turn = Arc::new(Turn::default());
         let (end, theirs) = (self.end.clone(), Arc::clone(&turn));
         let (give, given) = bounded(1);
-        // Its end is no end of the service: not one of those that are watched.
+        // Not a watched thread: its end must not stop the service.
         let thread = std::thread::Builder::new().name(THREAD.to_owned());
         let started = thread.spawn(move || {
             if let Ok(reloader) = given.recv() {
@@ -107,7 +108,7 @@ impl Reloads {
                 refused(format!("the system refused a thread: {error}")),
             ));
         }
-        // The thread is there and waits.
+        // The thread runs and waits for the reloader, so the send succeeds.
         let _ = give.send(reloader);
         self.under_way = Some(UnderWay {
             turn,
@@ -117,7 +118,7 @@ impl Reloads {
         Ok(())
     }
 
-    /// What came of the one that is under way, once that is known.
+    /// The result of the reload under way, once it is known.
     pub fn outcome(&mut self) -> Option<(Asked, Outcome)> {
         if let Ok((reloader, outcome)) = self.ended.try_recv() {
             self.settings = reloader.settings();
@@ -145,7 +146,7 @@ fn run(mut reloader: Reloader, turn: &Turn, end: &Sender<(Reloader, Outcome)>) {
         (reloader, outcome)
     }));
     match reloaded {
-        // It has room: there is one reload at a time.
+        // The queue has room: there is one reload at a time.
         Ok(ended) => drop(end.try_send(ended)),
         // Some parts may have taken the new settings, and others not.
         Err(_) => threads::tell(threads::Ended {
@@ -161,7 +162,7 @@ fn refused(why: String) -> Outcome {
     Err(faults)
 }
 
-/// The files that are being read.
+/// A clause for the log that names the files still being read.
 fn reads() -> String {
     let files = guarded::being_read();
     let files: Vec<String> = files

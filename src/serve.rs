@@ -12,9 +12,9 @@ use crate::systemd::Supervisor;
 
 /// What to print once requests are served.
 pub enum Announce {
-    /// The line `listening` of the process log alone.
+    /// Print nothing: the process log has its line `listening`.
     Nothing,
-    /// More, given the address.
+    /// Call this with the address of the first listener.
     With(Box<dyn FnOnce(&str)>),
 }
 
@@ -32,7 +32,8 @@ pub fn serve(
     hangs::watch(EXIT_SOFTWARE)?;
     let prepared = Prepared::open(sources, loaded)?;
     let parked = prepared.take_over(signals.asking())?;
-    // Whoever ends a process that is to take over means that the one before stays.
+    // A stop signal to the new process of a hand-over cancels the hand-over: the old process goes
+    // on serving.
     if parked.takes_over() && signals.says_stop() {
         return Err(StartError::Stopped);
     }

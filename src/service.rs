@@ -1,4 +1,4 @@
-//! Everything that runs, from when it serves until it has ended.
+//! The running service: its main loop, a hand-over to another process, and a stop.
 #![expect(
     clippy::disallowed_methods,
     reason = "the process itself, at the edge: no test turns its clock"
@@ -29,13 +29,13 @@ use crate::upgrade::{Outcome, Taken, Upgrade};
 
 /// How often a stop looks whether the workers have ended.
 const STOP_LOOK: Duration = Duration::from_millis(20);
-/// Reloads and hand-overs that may wait for a reload.
+/// Reloads and hand-overs that may wait for the reload under way.
 const MAX_WAITING: usize = 8;
-/// How long a worker may take to end what it holds once it was told to abort.
+/// How long a worker may take to end its connections once it was told to abort.
 const LAST_TURNS: Duration = Duration::from_secs(5);
-/// How long the rest of a stop may take once the workers have ended, or will not.
+/// How long the rest of a stop may take once the workers have ended, or were given up as hanging.
 const LAST_WAIT: Duration = Duration::from_secs(30);
-/// A fault inside (`EX_SOFTWARE` of sysexits), which a supervisor answers with a new start
+/// Exit status of an internal fault (`EX_SOFTWARE` of sysexits): a supervisor restarts the service
 /// (ALIVE-2).
 pub const EXIT_SOFTWARE: u8 = 70;
 
@@ -45,31 +45,32 @@ pub enum StartError {
     /// Something an operator must mend: exit status 78.
     #[error("{0}")]
     Unfit(String),
-    /// It was to take over, and a signal ended it before it served.
+    /// A signal stopped the new process of a hand-over before it served.
     #[error("it was told to stop before it served")]
     Stopped,
     /// The system refused a thread.
     #[error("the system refused a thread: {0}")]
     System(#[from] io::Error),
-    /// A thread ended that was not to end, or panicked in the stop: exit status 70.
+    /// A thread ended unexpectedly, or panicked in the stop: exit status 70.
     #[error("a thread has ended and the service with it: {0}")]
     ThreadEnded(String),
 }
 
-/// Why the service does not go on.
+/// Why [`Service::run`] returned.
 pub enum End {
-    /// By a signal, or because a thread has ended that was not to end.
+    /// A signal, or a thread that ended unexpectedly.
     Stop(Option<threads::Ended>),
-    /// Another process serves.
+    /// Another process has taken over.
     HandOver(Taken),
 }
 
-/// Everything that runs.
+/// The running service.
 pub struct Service {
     pub reloads: Reloads,
-    /// This program, as it was started: what lies there now is the next. None without `/proc`.
+    /// The path that this program was started from: a hand-over starts the file that lies there by
+    /// then. None without `/proc`.
     pub program: Option<PathBuf>,
-    /// Where it listens.
+    /// The addresses that the service listens on.
     pub places: Vec<String>,
     /// The listening sockets, for a successor.
     pub sockets: Sockets,
@@ -81,12 +82,12 @@ pub struct Service {
 }
 
 impl Service {
-    /// The first place.
+    /// The first address that the service listens on.
     pub fn address(&self) -> String {
         self.places.first().cloned().unwrap_or_default()
     }
 
-    /// The line of the process log that says so.
+    /// Writes the line `listening` of the process log.
     pub fn say_listening(&self, control_socket: Option<PathBuf>, admin: Option<SocketAddr>) {
         let settings = self.reloads.settings();
         tracing::info!(
@@ -105,7 +106,7 @@ impl Service {
     /// Serves until a stop is asked for, a thread ends, or another process serves.
     pub fn run(&mut self, signals: &mut Signals, supervisor: &mut Supervisor) -> End {
         let mut upgrade: Option<Upgrade> = None;
-        // What came while a reload was under way: it is done in order.
+        // Reloads and hand-overs that were asked for during a reload; they are done in order.
         let mut waiting = VecDeque::new();
         loop {
             let look = upgrade.is_some().then(|| Instant::now() + STOP_LOOK);
@@ -171,10 +172,11 @@ impl Service {
         }
     }
 
-    /// A reload has ended, in one way or the other.
+    /// Ends a reload, taken or refused: tells the supervisor and whoever asked.
     fn reloaded(&self, asked: Asked, outcome: Reloaded, supervisor: &Supervisor) {
         supervisor.ready();
-        // Whoever moved the log away must not have to wait until a fault is mended.
+        // A SIGHUP may come from log rotation: the log is reopened even where the settings have a
+        // fault.
         if outcome.is_err() {
             self.log.reopen();
         }
@@ -183,7 +185,7 @@ impl Service {
         }
     }
 
-    /// Starts the process that is to take over.
+    /// Starts the new process of a hand-over.
     fn successor(&self) -> Result<Successor, String> {
         let program =
             (self.program.as_ref()).ok_or("where this program lies is not known without /proc")?;
@@ -207,8 +209,9 @@ impl Service {
         Ok(successor)
     }
 
-    /// Another process serves: ends what this one still answers, and nothing else, for the state
-    /// and all connections to come are the other's (RESTART-1).
+    /// Ends this process after another one has taken over: it finishes the requests it holds, and
+    /// touches nothing else. The state and all new connections belong to the new process
+    /// (RESTART-1).
     pub fn hand_over(
         mut self,
         signals: &mut Signals,
@@ -224,10 +227,10 @@ impl Service {
         self.plane.stop(Stop::HandOver);
         supervisor.handed_over(successor.id());
         successor.say_told();
-        // Before the answer: who asks next is to reach the process that can answer.
+        // Before the reply: whoever asks next must reach the new process.
         self.operators.leave();
         successor.answer(Ok(successor.id()));
-        // A test has this process end here; nothing can fail.
+        // For tests that end this process here. An error of this step has no consequence.
         let _ = fault::at(Step::Taken);
         self.operators.stop();
         self.sockets.give_away();
@@ -240,8 +243,8 @@ impl Service {
         workers_ended.and(whole(control_ended))
     }
 
-    /// Ends everything, the data plane first: what it counted is final then, and the last write of
-    /// the state files holds all of it.
+    /// Stops the service, the data plane first: its counts are final then, and the last write of
+    /// the state files holds all of them.
     pub fn end(
         mut self,
         signals: &mut Signals,
@@ -269,8 +272,9 @@ impl Service {
         }
     }
 
-    /// Serves on while health says that the service is going, so that a load balancer sends nothing
-    /// more before the listeners close (ALIVE-4). False if the stop is to be at once.
+    /// Goes on serving for `shutdown_delay` while the health check answers 503, so that a load
+    /// balancer takes this instance out before the listeners close (ALIVE-4). False if the stop
+    /// must be immediate.
     fn announce_stop(&self, signals: &mut Signals) -> bool {
         let delay = self.reloads.settings().timeouts.shutdown_delay;
         if delay.is_zero() {
@@ -285,7 +289,8 @@ impl Service {
         let deadline = Instant::now() + delay;
         while let Some(event) = signals.next_until(deadline) {
             match event {
-                // What ended now is found by the stop that comes in any case.
+                // The stop that follows joins the workers and the control loop, and so finds which
+                // of them has ended.
                 Event::StopNow | Event::ThreadEnded(_) => return false,
                 Event::Stop | Event::Reload(_) | Event::HandOver(_) => {}
                 Event::Reopen => self.log.reopen(),
@@ -294,8 +299,8 @@ impl Service {
         true
     }
 
-    /// Closes the listeners, lets running answers end, and cuts what is left after the time-out or
-    /// a second signal.
+    /// Closes the listeners, lets running responses end, and aborts the remaining connections after
+    /// the time-out or at a second signal.
     fn drain(&mut self, signals: &mut Signals) {
         if !self.announce_stop(signals) {
             return self.plane.stop(Stop::Abort);
@@ -309,7 +314,8 @@ impl Service {
     }
 }
 
-/// Lets running answers end, and cuts what is left after the time-out or a second signal.
+/// Lets running responses end, and aborts the remaining connections after the time-out or at a
+/// second signal.
 fn end_connections(plane: &DataPlane, timeout: Duration, signals: &mut Signals) {
     let deadline = Instant::now() + timeout;
     while !plane.is_finished() {
@@ -323,8 +329,8 @@ fn end_connections(plane: &DataPlane, timeout: Duration, signals: &mut Signals) 
     }
 }
 
-/// Waits for the workers of a stop, which have been told to abort by now. One that hangs does not
-/// keep the others' state from its files (ALIVE-7).
+/// Waits for the workers, which have been told to stop. A worker that hangs does not prevent the
+/// last write of the state files (ALIVE-7).
 fn join(plane: DataPlane) -> Result<(), StartError> {
     plane.join(LAST_TURNS).map_err(|how| match how {
         How::Hangs => {
@@ -339,12 +345,12 @@ fn panicked() -> StartError {
     StartError::ThreadEnded("it panicked in the stop".to_owned())
 }
 
-/// The end of a stop in which every thread ended as it should, or not.
+/// The result of a stop: an error where the control thread panicked.
 fn whole(ended: bool) -> Result<(), StartError> {
     ended.then_some(()).ok_or_else(panicked)
 }
 
-/// A process that was to take over is not wanted any more.
+/// Ends a hand-over that is under way, because this process stops.
 fn abandon(upgrade: Option<Upgrade>, end: End) -> End {
     if let Some(upgrade) = upgrade {
         upgrade.abandon();
@@ -352,7 +358,8 @@ fn abandon(upgrade: Option<Upgrade>, end: End) -> End {
     end
 }
 
-/// What waits for a thread that has ended, or hangs, must not keep the process half alive.
+/// Exits [`LAST_WAIT`] from now whatever happens: a join of a thread that hangs must not keep the
+/// process half alive.
 fn end_in_any_case() {
     let last = std::thread::Builder::new().name("weir-last-wait".to_owned());
     let _ = last.spawn(|| {

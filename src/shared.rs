@@ -1,4 +1,4 @@
-//! What both planes hold, and the parts that are made from it.
+//! The values that both planes share, and the parts that are made from them.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, OnceLock};
@@ -25,11 +25,11 @@ use crate::process_log;
 
 /// Batches of log records that may wait for the writer; a worker sends at most 64 records in one.
 const MAX_BATCHES: usize = 1024;
-/// Emptied batches that are kept for each worker's next records: what a busy worker fills between
-/// two looks of the writer.
+/// Empty batches that are kept for reuse by each worker: as many as a busy worker fills between two
+/// looks of the writer.
 const SPARE_BATCHES: usize = 32;
 
-/// What both planes hold.
+/// The values that both planes share.
 pub struct Shared {
     pub settings: Arc<Settings>,
     pub clock: Clock,
@@ -43,8 +43,8 @@ pub struct Shared {
     pub upstream: Arc<UpstreamBound>,
 }
 
-/// Whom the service does not ban by itself: the trusted proxies, and who comes over a Unix socket
-/// and names no other client (EDGE-1).
+/// The clients that the service never bans by itself: the trusted proxies, and 127.0.0.1 for
+/// connections over a Unix socket that name no other client (EDGE-1).
 fn spared(settings: &Settings, bound: &Bound) -> Spared {
     let local = Netblock::masked(IpAddr::V4(Ipv4Addr::LOCALHOST), 32);
     let local = bound.has_unix_socket().then_some(local);
@@ -76,7 +76,7 @@ impl Shared {
         Arc::clone(&self.table) as _
     }
 
-    /// What the data plane counts, for a fleet: nothing is done for it before it is asked for.
+    /// The data plane's counts for a fleet. They cost nothing until a fleet asks for them.
     fn fleet_counts(&self, breaks: &Sender<LimitExceeded>) -> CountsOf {
         let (table, in_force) = (Arc::clone(&self.table), Arc::clone(&self.in_force));
         let (snapshots, breaks) = (Arc::clone(&self.snapshots), breaks.clone());
@@ -94,7 +94,7 @@ impl Shared {
         })
     }
 
-    /// What the control loop is made from.
+    /// Everything that the control loop is built from.
     pub fn wiring(
         &self,
         (breaks_up, breaks): (&Sender<LimitExceeded>, Receiver<LimitExceeded>),
@@ -135,7 +135,7 @@ impl Shared {
         }
     }
 
-    /// Starts the request log, also where no request is logged: alerts are lines of it.
+    /// Starts the request log, even if no request is logged: it also carries the alerts.
     pub fn start_log(
         &self,
         lines: Receiver<Vec<u8>>,

@@ -1,5 +1,5 @@
-//! What the main thread waits for: signals, and the end of a thread that was not to end
-//! (ALIVE-2, ALIVE-3).
+//! What the main thread waits for: signals, operators' requests to the process, and threads that
+//! end unexpectedly (ALIVE-2, ALIVE-3).
 #![expect(
     clippy::disallowed_methods,
     reason = "the process itself, at the edge: no test turns its clock"
@@ -20,16 +20,17 @@ use weir_shared::threads::{self, Ended};
 /// A second signal to stop within this time is the same one: `timeout` and some supervisors send it
 /// to the process and to its group.
 const SAME_STOP: Duration = Duration::from_secs(1);
-/// What has come already is heard within this time.
+/// How long [`Signals::says_stop`] waits for a signal that was sent already.
 const AT_ONCE: Duration = Duration::from_millis(1);
 /// Ends of threads that may wait; there are fewer threads.
 const MAX_ENDS: usize = 64;
 /// Requests of operators that may wait; one more is 503.
 const MAX_ORDERS: usize = 4;
 
-/// Signals that would end the process, and that nobody means for it. SIGPIPE is not among them: it
-/// is ignored without a word, because every write to a closed pipe brings one. SIGXFSZ comes with a
-/// write past a file-size limit, which is to fail as on a full disk (STATE-7).
+/// Signals that would end the process by default and have no use here: they are logged and ignored.
+/// SIGPIPE is not among them: it is ignored without a log line, because every write to a closed
+/// pipe raises one. SIGXFSZ is raised by a write past a file-size limit; ignored, that write fails
+/// like one to a full disk (STATE-7).
 const IGNORED: [(&str, Number); 8] = [
     ("SIGALRM", Number::ALARM),
     ("SIGVTALRM", Number::VTALARM),
@@ -41,27 +42,27 @@ const IGNORED: [(&str, Number); 8] = [
     ("SIGXCPU", Number::XCPU),
 ];
 
-/// The real-time signals of Linux; those before them the C library keeps to itself. Whoever sends
-/// one takes the service for another program: none of them has a meaning here.
+/// The real-time signals of Linux that the C library leaves to programs (it reserves 32 and 33).
+/// None of them has a meaning here: a sender mistakes the service for another program.
 const REAL_TIME: RangeInclusive<i32> = 34..=64;
 
 /// What happened.
 pub enum Event {
-    /// SIGTERM, SIGINT or SIGQUIT, as nginx is stopped.
+    /// SIGTERM, SIGINT or SIGQUIT: the signals that stop nginx.
     Stop,
-    /// The same again, more than a second later.
+    /// A second stop signal, more than a second after the first.
     StopNow,
-    /// SIGHUP, or asked for by an operator, who waits for the answer.
+    /// SIGHUP, or an operator's request, with the reply that the operator waits for.
     Reload(Option<Reply<Result<Report, Vec<String>>>>),
     /// SIGUSR1.
     Reopen,
-    /// SIGUSR2, or asked for by an operator, who waits for the answer.
+    /// SIGUSR2, or an operator's request, with the reply that the operator waits for.
     HandOver(Option<Reply<Result<u32, String>>>),
     /// A thread has ended.
     ThreadEnded(Ended),
 }
 
-/// Everything that is waited for.
+/// The event sources of the main thread.
 pub struct Signals {
     runtime: tokio::runtime::Runtime,
     streams: Streams,
@@ -88,7 +89,8 @@ enum Heard {
 }
 
 impl Signals {
-    /// Sets the handlers: from here on no signal is lost, and none ends the process by accident.
+    /// Installs the handlers. From here on no signal is lost, and none ends the process by
+    /// accident.
     ///
     /// # Errors
     /// The system refused a handler.
@@ -99,7 +101,7 @@ impl Signals {
             .build()?;
         let (ended, ends) = mpsc::channel(MAX_ENDS);
         threads::watch(move |end| {
-            // Full: one end is enough to end the process.
+            // A full queue loses nothing: one ended thread is enough to stop the process.
             let _ = ended.try_send(end);
         });
         let (order, orders) = mpsc::channel(MAX_ORDERS);
@@ -108,7 +110,7 @@ impl Signals {
             let stream = signal(SignalKind::from_raw(number.as_raw()));
             stream.map(|stream| (name.to_owned(), stream))
         });
-        // musl keeps the first of them, too, and refuses a handler for it.
+        // musl reserves the first of these signals as well, and refuses a handler for it.
         let real_time = REAL_TIME.filter_map(|number| {
             let stream = signal(SignalKind::from_raw(number)).ok()?;
             Some(Ok((format!("real-time signal {number}"), stream)))
@@ -133,7 +135,7 @@ impl Signals {
         })
     }
 
-    /// Where operators' requests go that are the process's to answer.
+    /// The queue for operators' requests to the process: reload and hand-over.
     pub fn asking(&self) -> Asking {
         let order = self.order.clone();
         Arc::new(move |asked| order.try_send(asked).is_ok())
@@ -167,11 +169,11 @@ impl Signals {
         }
     }
 
-    /// Whether a signal to stop has come already. Others stay where they are.
+    /// Whether a stop signal has been received already. Other signals stay queued.
     pub fn says_stop(&mut self) -> bool {
         let streams = &mut self.streams;
         let stop = std::future::poll_fn(|cx| streams.poll_stop(cx));
-        // A moment: signals come by way of the runtime, which waits for nothing less.
+        // Not zero: the runtime delivers a signal only in a turn of its event loop.
         let heard = (self.runtime).block_on(async { tokio::time::timeout(AT_ONCE, stop).await });
         heard.is_ok()
     }

@@ -1,5 +1,5 @@
-//! The listening sockets as the process holds them beside its workers: for a successor, and until
-//! the files of Unix sockets are to be removed.
+//! The process's own handles of the listening sockets, beside those of the workers: to pass to a
+//! successor, and to remove the files of Unix sockets at the end.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -16,14 +16,14 @@ pub struct Sockets {
 }
 
 impl Sockets {
-    /// Those that were bound or passed. The files of those that were passed are left to whoever
+    /// Takes the sockets that were bound or passed. The files of passed sockets belong to whoever
     /// passed them.
     pub fn of(bound: &mut Bound) -> Self {
         let (service, files) = bound.take_sockets();
         Self { service, files }
     }
 
-    /// Each with what is spoken there.
+    /// Each socket with its kind.
     pub fn each(&self) -> Vec<(Kind, BorrowedFd<'_>)> {
         let service = self.service.iter().map(|listening| {
             let kind = if listening.listen.tls {
@@ -36,7 +36,7 @@ impl Sockets {
         service.collect()
     }
 
-    /// The files are this process's from now on.
+    /// From now on this process owns the files of passed Unix sockets, and removes them at its end.
     pub fn adopt(&mut self) {
         let paths = self
             .service
@@ -49,7 +49,7 @@ impl Sockets {
             .extend(paths.filter_map(|path| SocketFile::of(path).ok()));
     }
 
-    /// Another process serves them from now on.
+    /// Drops the sockets without removing their files: another process serves them from now on.
     pub fn give_away(self) {
         for file in self.files {
             file.leave();

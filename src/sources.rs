@@ -1,6 +1,6 @@
 //! Where the settings of this process come from: its environment, and the settings file that it
-//! names (RELOAD-1). The environment does not change while it runs; the file is read anew each
-//! time.
+//! names (RELOAD-1). The environment does not change while the process runs; the file is read again
+//! at each load.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -8,17 +8,17 @@ use std::sync::OnceLock;
 use weir_controlplane::guarded;
 use weir_shared::settings::{Loaded, MAX_FILE_BYTES, Refused, SettingsFile, load_with};
 
-/// The setting that names the file.
+/// The setting that names the settings file.
 const NAME: &str = "WAF_SETTINGS_FILE";
 
 /// `--settings`
 static FILE: OnceLock<PathBuf> = OnceLock::new();
 
-/// Notes `--settings FILE`, which stands above `WAF_SETTINGS_FILE`, and whose lines stand above the
-/// environment: it was named for this very command.
+/// Notes `--settings FILE`. It replaces `WAF_SETTINGS_FILE`, and its lines win over the
+/// environment, because it was named for this very command.
 pub fn set_file(file: Option<PathBuf>) {
     if let Some(file) = file {
-        // There is one command line.
+        // Set once only: there is one command line.
         let _ = FILE.set(file);
     }
 }
@@ -28,7 +28,7 @@ pub fn named_file() -> Option<&'static Path> {
     FILE.get().map(PathBuf::as_path)
 }
 
-/// The environment and the place of the file.
+/// The environment, and the path of the settings file.
 #[derive(Clone)]
 pub struct Sources {
     environment: Vec<(String, String)>,
@@ -36,12 +36,12 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// Those of this process.
+    /// The sources of this process.
     pub fn of_process() -> Self {
         Self::of(environment())
     }
 
-    /// With this environment.
+    /// Sources with this environment.
     pub fn of(environment: impl IntoIterator<Item = (String, String)>) -> Self {
         let mut environment: Vec<(String, String)> = environment.into_iter().collect();
         if let Some(file) = FILE.get() {
@@ -56,7 +56,7 @@ impl Sources {
         }
     }
 
-    /// Reads the file, if there is one, and judges everything.
+    /// Reads the settings file, if there is one, and checks all settings.
     ///
     /// # Errors
     /// Every problem at once.
@@ -65,7 +65,7 @@ impl Sources {
         load_with(self.environment.iter().cloned(), file.as_ref())
     }
 
-    /// Only what these names are set to, for commands that need few of the settings.
+    /// The values of these settings only, for commands that need few of them.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -75,7 +75,7 @@ impl Sources {
         let of_file = file.iter().flat_map(SettingsFile::variables).map(owned);
         let mut found: Vec<(String, String)> = Vec::new();
         let of_environment = self.environment.iter().cloned();
-        // The one that wins last.
+        // In ascending order: the last one wins.
         let mut both: Vec<(String, String)> = of_file.chain(of_environment).collect();
         if file.as_ref().is_some_and(|file| file.wins) {
             let of_file = file.iter().flat_map(SettingsFile::variables).map(owned);
@@ -113,8 +113,8 @@ impl Sources {
     }
 }
 
-/// The environment; names and values that are not UTF-8 are shown with replacement characters, and
-/// then judged.
+/// The environment. Names and values that are not UTF-8 get replacement characters, and are then
+/// checked like others.
 pub fn environment() -> impl Iterator<Item = (String, String)> {
     std::env::vars_os().map(|(name, value)| {
         (

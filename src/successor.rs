@@ -1,5 +1,5 @@
-//! The process that takes over from this one, with its listening sockets (RESTART-1, RESTART-4).
-//! What the two say to each other is in `channel.rs`.
+//! The new process of a hand-over, seen from the old one, which passes its listening sockets
+//! (RESTART-1, RESTART-4). `channel.rs` has the words that the two exchange.
 #![expect(
     clippy::disallowed_methods,
     reason = "the process itself, at the edge: no test turns its clock"
@@ -17,41 +17,41 @@ use weir_controlplane::process::Reply;
 use crate::channel::{self, Kind, MAX_PASSED};
 use crate::fault;
 
-/// More steps than a start has.
+/// The most words of one read of the channel: more than a start has steps.
 const MAX_STEPS: usize = 64;
-/// The longest sentence.
+/// The most bytes of the sentence that follows "f".
 const MAX_SENTENCE: u64 = 4096;
 /// How long a process may take to end once it has closed its channel, or was killed.
 const END_WAIT: Duration = Duration::from_secs(1);
 const KILL_WAIT: Duration = Duration::from_secs(5);
-/// How often that is looked for.
+/// How often to look whether the process has ended.
 const END_LOOK: Duration = Duration::from_millis(10);
 
-/// Who asked for a hand-over, and waits for the answer.
+/// The reply to the operator who asked for a hand-over; none for a signal.
 pub type Asked = Option<Reply<Result<u32, String>>>;
 
-/// A process that is to take over.
+/// The new process of a hand-over.
 pub struct Successor {
     child: Child,
     channel: UnixStream,
-    /// The operator who asked for it, and waits for the answer.
+    /// The reply to the operator who asked for the hand-over.
     asked: Asked,
-    /// When it last said a word, or was told one.
+    /// When the last word was received or sent.
     heard: Instant,
-    /// Whether it has said that it goes on: one of the first version says nothing but ready.
+    /// True once it has sent a step: a process of the first version sends only "ready".
     knows_words: bool,
 }
 
-/// How far it is.
+/// How far the new process is.
 #[derive(PartialEq, Eq, Debug)]
 pub enum Progress {
-    /// It goes on.
+    /// It is starting.
     Going,
     /// It waits for the state.
     Ready,
-    /// It is the service.
+    /// It serves.
     Serving,
-    /// It has ended, cannot start, or says nothing: why, for a sentence.
+    /// It has ended, cannot start, or is silent: the reason, as part of a sentence.
     Failed(String),
 }
 
@@ -72,8 +72,8 @@ impl Successor {
         let child = Command::new(program)
             .args(std::env::args_os().skip(1))
             .env(channel::NAME, channel::WORDS)
-            // The sockets come another way, and the watchdog of systemd is for whoever is the
-            // service.
+            // The sockets are passed over the channel instead of by `LISTEN_FDS`, and
+            // `WATCHDOG_PID` names this process: without it, the new one may call the watchdog.
             .env_remove("LISTEN_FDS")
             .env_remove("LISTEN_PID")
             .env_remove("WATCHDOG_PID")
@@ -89,33 +89,33 @@ impl Successor {
         let words: Vec<u8> = sockets.iter().map(|(kind, _)| kind.word()).collect();
         let sockets: Vec<BorrowedFd<'_>> = sockets.iter().map(|(_, socket)| *socket).collect();
         if let Err(error) = channel::send(&successor.channel, &words, &sockets) {
-            // It has ended already, or ends without them: that is found where it is looked at.
+            // The process has ended already, or ends without the sockets: `progress` finds that.
             tracing::warn!("the listening sockets were not passed: {error}");
         }
         successor.channel.set_nonblocking(true)?;
         Ok(successor)
     }
 
-    /// Who waits for it.
+    /// Sets the reply to whoever asked for the hand-over.
     pub fn asked_by(mut self, asked: Asked) -> Self {
         self.asked = asked;
         self
     }
 
-    /// Answers whoever asked for it.
+    /// Replies to whoever asked for the hand-over.
     pub fn answer(&mut self, ended: Result<u32, String>) {
         if let Some(reply) = self.asked.take() {
             reply(ended);
         }
     }
 
-    /// Its number.
+    /// The process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// How far it is, without waiting. One that says nothing for too long has failed, unless it
-    /// waits for this process.
+    /// Looks how far the new process is, without blocking. Silence for too long is a failure,
+    /// unless `waits` says that it waits for this process.
     pub fn progress(&mut self, waits: bool) -> Progress {
         let heard = self.hear();
         let silence = fault::silence();
@@ -127,7 +127,7 @@ impl Successor {
 
     fn hear(&mut self) -> Progress {
         let mut word = [0];
-        // One that never stops to say that it goes on is read a little of at a time.
+        // Bounded: a process that sends steps without end must not hold up this one.
         for _ in 0..MAX_STEPS {
             match self.channel.read(&mut word) {
                 Ok(1) if word == [channel::STEP] => {
@@ -146,14 +146,14 @@ impl Successor {
                 Ok(1) if word == [channel::FAILED] => return Progress::Failed(self.reason()),
                 Ok(1..) => return Progress::Failed("it says what is no word".to_owned()),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Progress::Going,
-                // The end of the channel, which ends with the process.
+                // The channel is closed: it closes when the process ends.
                 Ok(0) | Err(_) => return Progress::Failed(self.how_it_ended()),
             }
         }
         Progress::Going
     }
 
-    /// Why it cannot start, as it says itself; it ends then.
+    /// The sentence in which the new process says why it cannot start. It ends after that.
     fn reason(&mut self) -> String {
         let mut sentence = Vec::new();
         let read = (self.channel.set_nonblocking(false))
@@ -164,13 +164,14 @@ impl Successor {
                     .read_to_end(&mut sentence)
             });
         match read {
-            // It may take longer to end than the sentence, which is whole by then.
+            // The process may end after the time-out of the read, but its sentence is whole by
+            // then.
             _ if !sentence.is_empty() => String::from_utf8_lossy(&sentence).into_owned(),
             Ok(_) | Err(_) => self.how_it_ended(),
         }
     }
 
-    /// It has closed its end before its status is there.
+    /// The exit status of the new process, which comes a moment after its channel is closed.
     fn how_it_ended(&mut self) -> String {
         match self.wait(END_WAIT) {
             Ok(Some(status)) => format!("it ended with {status}"),
@@ -189,9 +190,8 @@ impl Successor {
         }
     }
 
-    /// Ends it: it is not wanted any more. When this returns it does nothing more, whatever it was
-    /// at; who asked for it is given back. One that may serve, and does by now, is given back
-    /// instead.
+    /// Kills the new process, and gives back the reply to whoever asked. With `may_serve`, a
+    /// process that serves by now is not killed but given back.
     pub fn end(mut self, may_serve: bool) -> Result<Self, Asked> {
         if may_serve && self.hear() == Progress::Serving {
             return Ok(self);
@@ -206,18 +206,18 @@ impl Successor {
         Err(self.asked)
     }
 
-    /// The state is its own now, with this lock, unless it fails.
+    /// Gives the state with this lock to the new process.
     ///
     /// # Errors
-    /// It has ended meanwhile.
+    /// The new process has ended meanwhile.
     pub fn give(&mut self, lock: &OwnedFd) -> io::Result<()> {
         self.heard = Instant::now();
         channel::send(&self.channel, &[channel::GO], &[lock.as_fd()])
     }
 
-    /// The supervisor knows that it is the service.
+    /// Tells the new process that the supervisor knows it as the service.
     pub fn say_told(&self) {
-        // It may have ended.
+        // The new process may have ended.
         let _ = channel::send(&self.channel, &[channel::TOLD], &[]);
     }
 }

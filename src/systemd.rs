@@ -1,5 +1,5 @@
-//! What systemd, or a supervisor that speaks as it does, is told, and the sockets that it passes
-//! (RESTART-2; sd_notify(3), sd_listen_fds(3)). Without one, nothing of this does anything.
+//! Notifies systemd, or a supervisor with the same protocol, and takes the sockets that it passes
+//! (RESTART-2; sd_notify(3), sd_listen_fds(3)). Without such a supervisor all of this does nothing.
 #![expect(
     clippy::disallowed_methods,
     reason = "the process itself, at the edge: no test turns its clock"
@@ -14,12 +14,12 @@ use listenfd::ListenFd;
 use sd_notify::NotifyState;
 use weir_dataplane::Passed;
 
-/// Tells the supervisor how the service is.
+/// Notifies the supervisor of the service's state.
 pub struct Supervisor {
     watchdog: Option<Watchdog>,
 }
 
-/// The supervisor restarts a service that does not call in time.
+/// The watchdog: the supervisor restarts a service that does not call it in time.
 struct Watchdog {
     every: Duration,
     next: Instant,
@@ -36,12 +36,12 @@ impl Supervisor {
         Self { watchdog }
     }
 
-    /// Requests are served.
+    /// Reports that requests are served.
     pub fn ready(&self) {
         tell(&[NotifyState::MainPid(std::process::id()), NotifyState::Ready]);
     }
 
-    /// Files are read again; [`Self::ready`] follows.
+    /// Reports that a reload begins; [`Self::ready`] follows at its end.
     pub fn reloading(&self) {
         match NotifyState::monotonic_usec_now() {
             Ok(now) => tell(&[NotifyState::Reloading, now]),
@@ -49,24 +49,24 @@ impl Supervisor {
         }
     }
 
-    /// Another process is the service from now on. It is told by the one that was, since systemd
-    /// listens to the main process alone.
+    /// Reports that process `to` is the service from now on. The old process reports it, because
+    /// systemd listens to the main process only.
     pub fn handed_over(&self, to: u32) {
         tell(&[NotifyState::MainPid(to)]);
     }
 
-    /// The service is on its way to its end.
+    /// Reports that the service is stopping.
     pub fn stopping(&self) {
         tell(&[NotifyState::Stopping]);
     }
 
-    /// When [`Self::call`] is due; none without a watchdog.
+    /// When [`Self::call`] is due next; none without a watchdog.
     pub fn next_call(&self) -> Option<Instant> {
         self.watchdog.as_ref().map(|watchdog| watchdog.next)
     }
 
-    /// Calls the watchdog where that is due. It watches the main thread; a loop that hangs ends the
-    /// service in good order before (`hangs.rs`).
+    /// Calls the watchdog if that is due. The watchdog watches the main thread only; `hangs.rs`
+    /// watches the other loops, and stops the service in good order.
     pub fn call(&mut self) {
         let Some(watchdog) = &mut self.watchdog else {
             return;
@@ -79,7 +79,7 @@ impl Supervisor {
     }
 }
 
-/// A supervisor that does not listen is no reason to stop.
+/// Sends the notification. A supervisor that does not listen is no reason to stop.
 fn tell(state: &[NotifyState]) {
     if let Err(error) = sd_notify::notify(state) {
         tracing::warn!("the supervisor cannot be told (NOTIFY_SOCKET): {error}");
@@ -89,9 +89,9 @@ fn tell(state: &[NotifyState]) {
 /// The listening sockets that were passed in.
 #[derive(Default)]
 pub struct PassedIn {
-    /// They take the place of `WAF_LISTEN`.
+    /// Used instead of `WAF_LISTEN`.
     pub service: Vec<Passed>,
-    /// It takes the place of `WAF_ADMIN_LISTEN`.
+    /// Used instead of `WAF_ADMIN_LISTEN`.
     pub admin: Option<TcpListener>,
 }
 

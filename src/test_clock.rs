@@ -1,9 +1,9 @@
-//! Where the service's time comes from, and a test's way to move it (SHARE-9).
+//! The service's clock, and a hook for tests that moves it (SHARE-9).
 //!
-//! `WEIR_TEST_CLOCK` names a file with a number of milliseconds: both clocks are ahead of the
-//! system's by so much, a millisecond after the file says so. The number that holds stands in a
-//! file beside it, `….seen`. The service's clocks alone move: timers of connections are the
-//! system's. Not in a release build.
+//! `WEIR_TEST_CLOCK` names a file with a number of milliseconds: the wall clock and the monotonic
+//! clock are ahead of the system's by that much, a millisecond after the file is written. The
+//! offset in force is written to a file beside it, `….seen`. Only the service's clocks move: timers
+//! of connections use the system's. Not in a release build.
 
 use weir_shared::clock::Clock;
 
@@ -23,11 +23,11 @@ mod hook {
 
     use weir_shared::clock::{Clock, ManualClock};
 
-    /// A clock that goes with the system's, and ahead of it by what the file says.
+    /// A clock that is ahead of the system's by the offset in the file.
     pub(super) fn moved_by(file: PathBuf) -> Clock {
         let system = Clock::system();
         let (clock, manual) = Clock::manual(system.now().wall_ms);
-        // It never ends: without it the clock would stand still.
+        // The thread never ends: without it the clock would stand still.
         let thread = std::thread::Builder::new().name("weir-test-clock".to_owned());
         let _ = thread.spawn(move || go(&file, &system, &manual));
         clock

@@ -1,9 +1,10 @@
-//! A hand-over on the side of the old process, from the wish until the new one serves (RESTART-1,
-//! RESTART-4).
+//! A hand-over on the side of the old process, from the request until the new one serves
+//! (RESTART-1, RESTART-4).
 //!
-//! Nothing of this process is given up before: a step that fails, of either process, ends the new
-//! one, and this one goes on with all that it has. The state files are written twice while requests
-//! are served and bans are made, so that next to nothing is left to write while bans wait.
+//! Until then this process gives up nothing for good: if a step of either process fails, the new
+//! one is killed, and this one goes on with everything. The state files are written twice while
+//! requests are served and bans are made, so that almost nothing is left for the last write, during
+//! which bans wait.
 #![expect(
     clippy::disallowed_methods,
     reason = "the process itself, at the edge: no test turns its clock"
@@ -16,9 +17,9 @@ use weir_controlplane::{ControlHandle, Giving, Saving};
 use crate::fault::{self, Step};
 use crate::successor::{Asked, Progress, Successor};
 
-/// How long a write may take; one that is later refuses the hand-over.
+/// How long a write may take; a slower one fails the hand-over.
 const SAVE_WAIT: Duration = Duration::from_secs(20);
-/// How long a hand-over may take in all: less than whoever asked for it waits.
+/// How long a hand-over may take in all: less than an operator's command waits for the answer.
 const WHOLE: Duration = Duration::from_secs(140);
 
 /// A hand-over that has begun.
@@ -30,13 +31,13 @@ pub struct Upgrade {
 enum Stage {
     /// The state files are written.
     Saving(Write, Asked),
-    /// The other process starts.
+    /// The new process starts.
     Starting(Successor),
-    /// It is ready, and the state files are written once more.
+    /// The new process is ready, and the state files are written once more.
     SavingAgain(Write, Successor),
-    /// They are written a last time, and given away.
+    /// The state files are written a last time, and given away.
     Giving(Giving, Successor),
-    /// The other process has them.
+    /// The new process has the state.
     TakingOver(Giving, Successor),
 }
 
@@ -54,7 +55,7 @@ impl Write {
         }
     }
 
-    /// Whether they are on disk; none while they are written.
+    /// The result of the write; none while it is under way.
     fn outcome(&mut self) -> Option<Result<(), String>> {
         let outcome = self.saving.outcome().or_else(|| {
             let is_late = Instant::now() >= self.until;
@@ -72,34 +73,34 @@ fn not_written(why: String) -> String {
     format!("the state was not written: {why}")
 }
 
-/// What comes of a look at it.
+/// The result of one step of a hand-over.
 pub enum Outcome {
-    /// It goes on.
+    /// The hand-over goes on.
     Going(Upgrade),
-    /// It has failed, and whoever asked for it is told.
+    /// The hand-over has failed, and whoever asked for it was told.
     Failed,
-    /// The other process serves.
+    /// The new process serves.
     Taken(Taken),
 }
 
-/// The service is another process's: nothing of this one is needed any more.
+/// A completed hand-over: the new process is the service.
 pub struct Taken {
     pub successor: Successor,
-    /// The state.
+    /// The state that was given away.
     pub giving: Giving,
 }
 
 /// A step that failed.
 struct Failed {
     why: String,
-    /// None before it was started.
+    /// The new process; before it is started, the reply to whoever asked.
     successor: Result<Successor, Asked>,
-    /// Where the state was given away, or was about to be.
+    /// Set if the state was given away, or was about to be.
     giving: Option<Giving>,
 }
 
 impl Upgrade {
-    /// Begins with the state files.
+    /// Begins a hand-over with a write of the state files.
     pub fn begin(control: &ControlHandle, asked: Asked) -> Self {
         Self {
             stage: Stage::Saving(Write::begin(control), asked),
@@ -107,12 +108,13 @@ impl Upgrade {
         }
     }
 
-    /// Whether the other process is started: it has read its settings, and serves by them.
+    /// Whether the new process is started. It has read its settings then, and would not notice a
+    /// reload.
     pub const fn is_started(&self) -> bool {
         !matches!(self.stage, Stage::Saving(..))
     }
 
-    /// Goes on as far as it can without waiting. `start` starts the other process.
+    /// Goes on as far as possible without blocking. `start` starts the new process.
     pub fn step(
         self,
         control: &ControlHandle,
@@ -141,7 +143,8 @@ impl Upgrade {
         }
     }
 
-    /// This process is to end: the other one is not wanted any more, and the state is this one's.
+    /// Gives the hand-over up because this process stops: kills the new process, and keeps the
+    /// state.
     pub fn abandon(self) {
         let Failed {
             why,
@@ -187,7 +190,7 @@ impl Failed {
         })
     }
 
-    /// Ends the other process, then takes the state back.
+    /// Kills the new process, then takes the state back.
     fn end(self) -> Outcome {
         let Self {
             why,
@@ -196,7 +199,7 @@ impl Failed {
         } = self;
         let may_serve = giving.is_some();
         let asked = match (successor.and_then(|it| it.end(may_serve)), giving) {
-            // It came to it in the last moment.
+            // The new process came to serve in the last moment.
             (Ok(successor), Some(giving)) => return Outcome::Taken(Taken { successor, giving }),
             (Ok(_), None) => None,
             (Err(asked), giving) => {
@@ -216,7 +219,7 @@ fn out_of_turn() -> String {
     "it is ready out of turn".to_owned()
 }
 
-/// The state is written; then the other process is started.
+/// Waits for the first write; then starts the new process.
 fn saving(
     mut write: Write,
     asked: Asked,
@@ -235,7 +238,7 @@ fn saving(
     }
 }
 
-/// It starts; once it is ready, the state is written again.
+/// Waits until the new process is ready; then writes the state again.
 fn starting(mut successor: Successor, control: &ControlHandle) -> Result<Stage, Box<Failed>> {
     match successor.progress(false) {
         Progress::Going => Ok(Stage::Starting(successor)),
@@ -245,7 +248,7 @@ fn starting(mut successor: Successor, control: &ControlHandle) -> Result<Stage, 
     }
 }
 
-/// The state is written again; then it is given away.
+/// Waits for the second write; then gives the state away.
 fn saving_again(
     mut write: Write,
     mut successor: Successor,
@@ -264,7 +267,7 @@ fn saving_again(
     }
 }
 
-/// The state is given away; then the other process is told.
+/// Waits for the last write; then gives the new process the lock.
 fn giving_away(giving: Giving, mut successor: Successor) -> Result<Stage, Box<Failed>> {
     if let Progress::Failed(why) = successor.progress(true) {
         return Err(Failed::of(why, successor, Some(giving)));

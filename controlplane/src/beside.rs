@@ -1,5 +1,5 @@
-//! A file that is written beside the one that it replaces, and on a thread beside the one that asks
-//! for it (STATE-2).
+//! Replaces a file by a new one written beside it, on a thread of its own if the caller must not
+//! wait (STATE-2).
 
 use std::fs;
 use std::io::{self, BufWriter, Write};
@@ -11,11 +11,11 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
 use crate::guarded::if_there;
 use crate::state::create;
 
-/// Replaces a file, whole or not at all: `write` fills `.NAME.tmp` in its directory, which is
-/// synced and takes its place. Nobody else can read it (0600). One caller at a time for each path.
+/// Replaces a file as a whole or not at all: `write` fills `.NAME.tmp` in its directory, which is
+/// synced and renamed. The file has mode 0600. One caller at a time for each path.
 ///
 /// # Errors
-/// Those of the system; the file that was there is there still, and nothing lies beside it.
+/// Errors of the system. The old file is unchanged then, and the temporary file is removed.
 pub(crate) fn replace(
     path: &Path,
     write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
@@ -36,11 +36,11 @@ pub(crate) fn replace(
     written
 }
 
-/// Files set aside that are kept of each: `.bad`, `.bad.1` … `.bad.9` (STATE-5).
+/// The most files that are set aside for each name: `.bad`, `.bad.1` … `.bad.9` (STATE-5).
 const MAX_BAD: usize = 10;
 
-/// Where the file of this path is set aside, `NAME.bad`, which is free then: those that were set
-/// aside before move on by one, and the oldest goes.
+/// Makes `NAME.bad` free to set a file aside: earlier ones move on by one number, and the oldest is
+/// removed. Returns that path.
 ///
 /// # Errors
 /// Those of the system.
@@ -59,7 +59,7 @@ pub(crate) fn room_aside(path: &Path) -> io::Result<PathBuf> {
     Ok(numbered(0))
 }
 
-/// A file that a thread of its own writes: a disk that hangs holds up nobody else.
+/// A write on a thread of its own, so that a hanging disk holds up nobody else.
 pub(crate) struct Writing(Receiver<io::Result<()>>);
 
 impl Writing {
@@ -77,8 +77,8 @@ impl Writing {
         Ok(Self(done))
     }
 
-    /// What became of it, within `patience`; none while it is under way: before its end no other
-    /// is begun.
+    /// The result of the write, waiting at most `patience`; none while it is under way. No other
+    /// write may begin before its end.
     pub(crate) fn ended(&self, patience: Duration) -> Option<io::Result<()>> {
         match self.0.recv_timeout(patience) {
             Ok(outcome) => Some(outcome),
@@ -93,7 +93,7 @@ impl Writing {
 #[error("{0} is still being written")]
 pub(crate) struct UnderWay(pub(crate) &'static str);
 
-/// Whoever waits for a write waits no longer.
+/// The error of a write that takes too long.
 pub(crate) fn late() -> io::Error {
     io::Error::other("it took too long")
 }

@@ -1,5 +1,4 @@
-//! What a start would find in files and directories, without starting and without writing
-//! (CONTROL-4).
+//! Checks files and directories as a start would, without starting and without writing (CONTROL-4).
 
 use std::fs::{self, TryLockError};
 use std::io;
@@ -35,29 +34,29 @@ const LOCK: &str = "weir.lock";
 /// What a check found.
 #[derive(Default)]
 pub struct Found {
-    /// What would stop a start, one sentence each.
+    /// Faults that would stop a start, one sentence each.
     pub faults: Vec<String>,
-    /// What a start would go on without, one sentence each.
+    /// Faults that would not stop a start, one sentence each.
     pub warnings: Vec<String>,
     /// Whether a service holds the state directory.
     pub is_held: bool,
-    /// The state files that fit, for a start that follows.
+    /// The valid state files, for a start that follows.
     pub files: KnownFiles,
 }
 
-/// What the engine of the fleet says (FLEET-28): a start does not ask it (FLEET-3).
+/// Warnings about the fleet's engine (FLEET-28), which a start does not ask (FLEET-3).
 pub fn engine_warnings(settings: &Settings) -> Vec<String> {
     let ready = Ready::read(&settings.fleet).ok().flatten();
     ready.map(|ready| ready.warnings()).unwrap_or_default()
 }
 
-/// Looks at everything that the control plane opens at a start.
+/// Checks everything that the control plane opens at a start.
 pub fn check(settings: &Settings, clock: &Clock) -> Found {
     let now = clock.now();
     let dir = &settings.state.dir;
     let mut found = Found::default();
     let directory = directory(dir);
-    // Then nothing in it can be judged.
+    // If the directory is closed, its files cannot be checked.
     let is_closed = matches!(
         directory,
         Err(StateError::Closed { .. } | StateError::NoDirectory(_))
@@ -106,7 +105,7 @@ pub fn check(settings: &Settings, clock: &Clock) -> Found {
     found
 }
 
-/// Jails that count only what the application says they should, where nobody listens to it (APP-2).
+/// Warns of jails that count only the application's reports while these are not used (APP-2).
 fn unfilled_jails(settings: &Settings, rules: &RuleSet) -> Vec<String> {
     let listens = settings.identity.application_field.is_some();
     let unfilled = (rules.every_jail()).filter(|jail| !listens && jail.statuses.is_empty());
@@ -119,11 +118,11 @@ fn unfilled_jails(settings: &Settings, rules: &RuleSet) -> Vec<String> {
     told.collect()
 }
 
-/// Whether a service holds the lock of the directory; an error where it could not be used.
+/// Whether a service holds the lock of the directory; an error if the directory cannot be used.
 fn directory(dir: &Path) -> Result<bool, StateError> {
     may_enter(dir)?;
     let held = match guarded::open(&dir.join(LOCK)) {
-        // Dropped at once.
+        // The lock is released at once.
         Ok(lock) => matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)),
         Err(_) => false,
     };
@@ -154,7 +153,7 @@ fn writable(path: &Path) -> io::Result<()> {
     Ok(access(path, Access::WRITE_OK)?)
 }
 
-/// bans.json may hold more than `WAF_MAX_BANS` allows.
+/// The fault that bans.json holds more than `WAF_MAX_BANS` allows.
 fn too_many_bans(settings: &Settings, files: &KnownFiles, now: Now) -> Option<String> {
     let bans = BansFile::complete(files.bans().to_vec(), &[], Time(now.wall_ms));
     let rules = LedgerSettings::from(settings);

@@ -1,5 +1,5 @@
 //! clients.json: `{"version":1,"clients":[…]}`, least recently seen first; also the form of a
-//! client in the admin answer (ADMIN-4). A client that was edited by hand stands whole as edited.
+//! client in the admin answer (ADMIN-4). An edited client replaces the whole client in memory.
 
 use std::collections::HashSet;
 
@@ -57,8 +57,7 @@ impl Document for ClientsFile {
     }
 
     fn sort(_: &mut [Entry]) {
-        // Memory's order is the exact order in which clients were seen; times alone would not tell
-        // it.
+        // Memory keeps the exact order of last sight, which times alone would not tell.
     }
 }
 

@@ -1,18 +1,18 @@
-//! The control loop: one thread that owns the bans, and everything that follows from an event.
+//! The control loop: one thread that owns the bans, and does everything that follows from an event.
 //!
-//! Exceeded limits come up from the data plane, admin requests over the handover, edits from the
-//! thread of the state files, commands from the process. Each turn takes exceeded limits first,
-//! since nothing else is urgent for anybody's safety; then it does what time asks for: write state
-//! files, give up waiting, publish that bans can be made again.
+//! Exceeded limits come from the data plane, admin requests from the router, edits from the thread
+//! of the state files, commands from the process. Each turn takes exceeded limits first, because
+//! only they are urgent. Then it does what is due by time: write state files, give up waiting
+//! answers, publish that bans can be made again.
 //!
-//! Each part has its own fields and returns what happened to it; the loop says what follows for the
-//! others: bans in `bans/`, alerts in `alert/`, routes and bodies in `admin/`, and files on a
-//! thread of their own. Nothing here waits for a disk, and what takes long is done a piece a turn
-//! (lists of bans) or elsewhere (writing them).
+//! Each part owns its fields and returns what happened in it; the loop passes the consequences to
+//! the other parts: bans in `bans/`, alerts in `alert/`, routes and bodies in `admin/`, and files
+//! on a thread of their own. Nothing here waits for a disk. Long work is done in pieces, one in
+//! each turn (gathering lists of bans), or on other threads (writing them).
 //!
-//! A panic in a turn is a bug. It is logged, what follows from the bans is worked out anew, and the
-//! loop goes on; after [`MAX_PANICS`] within [`PANIC_SPAN_NS`] it writes the state files and the
-//! service ends, since a filter that cannot ban any more must not look alive (ALIVE-2).
+//! A panic in a turn is a bug. It is logged, everything derived from the bans is rebuilt, and the
+//! loop goes on. After [`MAX_PANICS`] within [`PANIC_SPAN_NS`] the loop writes the state files and
+//! the service ends, because a filter that can no longer ban must not look alive (ALIVE-2).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -69,7 +69,8 @@ mod sparing;
 
 use left_fleet::LeftFleet;
 
-/// The longest the loop sleeps: how late a write may be, or the word that bans can be made again.
+/// The longest sleep of the loop. A write, or the news that bans can be made again, may be late by
+/// this.
 const TICK: Duration = Duration::from_millis(100);
 
 /// The most admin requests that are answered before exceeded limits are looked at again.
@@ -87,25 +88,25 @@ const PANIC_SPAN_NS: u64 = 60_000_000_000;
 pub struct Control {
     /// Where time comes from; read once a turn.
     pub(crate) clock: Clock,
-    /// For answers and the metrics: `WAF_MAX_BANS`, the mode.
+    /// The settings in force, for answers and the metrics (`WAF_MAX_BANS`, the mode).
     pub(crate) settings: Arc<Settings>,
-    /// What the status tells of them, on another thread.
+    /// The same settings, shared with the thread that writes the status.
     pub(crate) reloaded: Arc<ArcSwap<Reloaded>>,
-    /// Steps of a reload.
+    /// Commands of the process, such as the steps of a reload.
     pub(crate) orders: Receiver<LoopCommand>,
-    /// Every ban, and what leads to one.
+    /// The ban ledger, and the exceeded limits that lead to bans.
     pub(crate) bans: Bans,
-    /// Who is not banned by the service itself (ALIVE-5).
+    /// The clients that the service never bans by itself (ALIVE-5).
     pub(crate) spared: Arc<Spared>,
     /// Anomalies and alerts.
     pub(crate) detection: Detection,
-    /// Lookups of clients; they work on threads of their own.
+    /// Lookups of clients; their threads do the work.
     pub(crate) lookups: Lookups,
-    /// rules.json; its thread reads it.
+    /// The rules of rules.json; their thread reads the file.
     pub(crate) rules: LiveRules,
-    /// Verified crawlers in traps and jails.
+    /// Verified crawlers that were caught by traps or jails.
     pub(crate) falls: Falls,
-    /// Where other threads tell what is wrong.
+    /// Faults that other threads report.
     pub(crate) faults: Faults,
     /// The state files; their thread reads and writes them.
     pub(crate) files: Files,
@@ -119,27 +120,27 @@ pub struct Control {
     pub(crate) events: Arc<Events>,
     /// The fleet that this is an instance of.
     pub(crate) fleet: Option<Fleet>,
-    /// The fleet that it left while it ran.
+    /// The fleet that this instance left by a reload.
     pub(crate) left: Option<LeftFleet>,
-    /// What an instance of a fleet is made from: what the data plane counts, and the version.
+    /// What an instance of a fleet needs at its start: the data plane's counts, and the version.
     pub(crate) made_from: (Option<CountsOf>, &'static str),
     /// Folds the data plane's counters, for the metrics.
     pub(crate) totals: Arc<dyn Fn() -> Totals + Send + Sync>,
     /// Requests by country and AS number, for the metrics.
     pub(crate) origins: Origins,
-    /// What they were within the last minutes, for the status.
+    /// Totals of the last minutes, for the status.
     pub(crate) recent: Recent,
-    /// The same a minute, for a day.
+    /// Totals of each minute of a day.
     pub(crate) history: History,
-    /// What clients share and who is known, over a restart.
+    /// Shared limits and known clients, which are kept over a restart.
     pub(crate) shared: SharedState,
     /// Receives the signal to stop from the handle.
     pub(crate) stop: Receiver<Stop>,
-    /// The state files are to be given away, after this turn.
+    /// Set if the state files must be given away after this turn.
     pub(crate) giving: Option<Give>,
 }
 
-/// SIGTERM, after the last request.
+/// The message that ends the loop.
 pub(crate) struct Stop;
 
 /// Whether the loop goes on.
@@ -147,7 +148,7 @@ pub(crate) struct Stop;
 pub(crate) enum Flow {
     Go,
     Stop,
-    /// The state files are another process's.
+    /// The loop ends without a write: the state files belong to another process.
     Leave,
 }
 
@@ -172,7 +173,7 @@ impl Control {
                     panics.push(now_ns);
                     let again = catch_unwind(AssertUnwindSafe(|| {
                         self.recover();
-                        // It may have been giving the state files away.
+                        // The panic may have interrupted giving the state files away.
                         self.take_back();
                     }));
                     if again.is_err() || panics.len() >= MAX_PANICS {
@@ -180,7 +181,7 @@ impl Control {
                             "the control loop panicked {} times within a minute: the service ends, since no ban would be made any more",
                             panics.len()
                         );
-                        // At once: what is written now may wait for a slow disk.
+                        // Reported before the last writes, which may wait for a slow disk.
                         threads::tell(Ended {
                             name: THREAD.to_owned(),
                             how: How::Panicked,
@@ -211,8 +212,9 @@ impl Control {
         self.files.take_outcomes(now);
         self.hear_fleet(now);
         let changes = self.answer_requests(now);
-        // One publication serves all the bans that were made and lifted, and nobody is answered
-        // before it. Room may also have come by a ban that ended (BAN-7).
+        // One publication covers all bans that were made and lifted in this turn, and no request is
+        // answered before it. It is needed without any change too: a ban that ended may have made
+        // room (BAN-7).
         self.bans.publish(now);
         self.answer_saved(changes, now);
         self.turn_fleet(now);
@@ -244,7 +246,7 @@ impl Control {
         let _ = select.ready_timeout(wait);
     }
 
-    /// Gathers the circumstances of up to so many bans: an alert tells of them.
+    /// Adds the notes to at most `most` bans, and raises their alerts, which contain them.
     fn note_bans(&mut self, most: usize, now: Now) {
         for _ in 0..most {
             let Some(ban) = self.bans.note_next(now) else {
@@ -254,16 +256,16 @@ impl Control {
         }
     }
 
-    /// Raises an alert for each fault that a part has told: of state files (STATE-7), of files that
-    /// are read again (LOOKUP-5, EDGE-2, RULE-1), of feeds (FEED-5).
+    /// Raises an alert for each reported fault: of state files (STATE-7), of files that are read
+    /// again (LOOKUP-5, EDGE-2, RULE-1), of feeds (FEED-5).
     fn take_faults(&mut self, now: Now) {
         while let Some(fault) = self.faults.next() {
             self.detection.alerts.fault(&fault, now.wall_ms);
         }
     }
 
-    /// Brings edits into force. Each is followed by a document that holds it: its file is not
-    /// written with another.
+    /// Applies edits of state files. After each one its document is sent: the thread of the files
+    /// writes no document that lacks the edit.
     fn take_edits(&mut self, now: Now) {
         while let Some(edit) = self.files.next_edit() {
             self.take_edit(&edit, now);
@@ -284,7 +286,8 @@ impl Control {
             let Some(request) = self.requests.next() else {
                 break;
             };
-            // A client that was told of its ban and asks for the bans finds its own among them.
+            // Bans first: a client that was told of its ban and asks for the list then finds it
+            // there.
             self.bans.take(now);
             self.note_bans(MAX_NOTES_A_TURN, now);
             changes.extend(self.answer(request, now));
@@ -292,7 +295,7 @@ impl Control {
         changes
     }
 
-    /// Answers changes of the bans once they are on disk, or when that failed or took too long
+    /// Answers changes of the bans once they are on disk, or once the write failed or took too long
     /// (STATE-2).
     fn answer_saved(&mut self, mut changes: Vec<(Respond, Pending)>, now: Now) {
         self.offer_changes(now);
@@ -302,14 +305,14 @@ impl Control {
         }
         let held = self.bans.ledger().len();
         if let Err(changes) = self.files.record(changes, held, now) {
-            // Once a turn: with 100,000 bans this is a millisecond.
+            // Once a turn only: with 100,000 bans this takes a millisecond.
             let bans = self.bans.ledger().all();
             self.files.answer_saved(bans, changes, now);
         }
     }
 
-    /// Answers a request. What changed the bans is returned instead: its answer waits until they
-    /// are published and saved.
+    /// Answers a request. A request that changed the bans is returned instead: its answer waits
+    /// until they are published and saved.
     // long: one arm for each question
     fn answer(&mut self, request: Request, now: Now) -> Option<(Respond, Pending)> {
         let Request {
@@ -385,7 +388,7 @@ impl Control {
         Problem::Full { max_bans }
     }
 
-    /// Has a page written, or the problem instead.
+    /// Has the page, or the problem, written by the thread of the answers.
     fn write(&self, page: Result<Page, Problem>, request_id: &str, respond: Respond) {
         match page {
             Ok(page) => self.requests.write(page, request_id, respond),
@@ -393,7 +396,7 @@ impl Control {
         }
     }
 
-    /// None where the request is not known.
+    /// The explanation of a request; none if the request is not known.
     fn explain(&self, asked: Asked, now: Now) -> Option<Page> {
         let ledger = self.bans.ledger();
         let (question, seen) = asked.found(self.events.refusals(), ledger)?;
@@ -445,11 +448,12 @@ impl Control {
         self.files.record_due(held, now);
     }
 
-    /// What a file is to hold.
+    /// The content to write to a file.
     pub(crate) fn content(&mut self, which: Which, now: Now) -> Content {
         match which {
             Which::Bans => {
-                // The document has them: they need no line of the journal.
+                // Takes the changes first: the document contains them, so they need no line of the
+                // journal.
                 self.offer_changes(now);
                 Content::Bans(self.bans.ledger().all())
             }
@@ -462,7 +466,7 @@ impl Control {
         }
     }
 
-    /// Brings the loop back to what its bans say.
+    /// Rebuilds everything that is derived from the bans, after a panic.
     fn recover(&mut self) {
         let now = self.clock.now();
         tracing::error!("the control loop panicked: it goes on from its bans; please report this");
@@ -472,7 +476,7 @@ impl Control {
         self.events.bans().lose();
         self.recover_fleet(now);
         while let Some(edit) = self.files.interrupted() {
-            // Half of it may be in force, and again does no harm.
+            // Half of the edit may be applied; applying it again does no harm.
             let again = catch_unwind(AssertUnwindSafe(|| self.take_edit(&edit, now)));
             if again.is_err() {
                 tracing::error!(

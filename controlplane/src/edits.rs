@@ -1,4 +1,4 @@
-//! What an edit of a state file means for its owners, on the control loop (STATE-3).
+//! Applies an edit of a state file in the control loop (STATE-3).
 
 use weir_shared::clock::Now;
 
@@ -10,11 +10,11 @@ use crate::files::AnyEdit;
 use crate::lookup::document::LookupsFile;
 use crate::state::Change;
 
-/// Entries of an edit of which a warning tells that they cover too much.
+/// The most too-wide entries of an edit that warnings name.
 const MAX_WIDE_TOLD: usize = 10;
 
 impl Control {
-    /// Brings an edit into force.
+    /// Applies an edit.
     pub(crate) fn take_edit(&mut self, edit: &AnyEdit, now: Now) {
         match edit {
             AnyEdit::Bans(edit) => self.edit_bans(&edit.changes, now),
@@ -53,7 +53,7 @@ impl Control {
     fn edit_lookups(&mut self, changes: &[Change<LookupsFile>]) {
         self.lookups.edit(changes);
         if self.lookups.uses_rows() {
-            // Each is asked about again with its next request, and the answer is the edited one.
+            // Each client is looked up again with its next request, and gets the edited answer.
             for change in changes {
                 self.table.forget_lookup(match change {
                     Change::Remove(client) => *client,

@@ -1,9 +1,9 @@
-//! What happens, as it happens: lines of the request log and alerts, for those who listen over the
-//! control socket (CONTROL-2).
+//! The event stream: lines of the request log and alerts, for listeners over the control socket
+//! (CONTROL-2).
 //!
-//! The thread of the request log offers each line once it is written as text. Alerts go to every
-//! listener; of the requests, each gets the first [`DECISIONS_A_SECOND`] of a second. A listener
-//! that does not keep up loses lines. How many were left out and lost is told once a second.
+//! The thread of the request log passes each line here. Every listener gets all alerts, and the
+//! first [`DECISIONS_A_SECOND`] requests of each second. A listener that is too slow loses lines.
+//! Once a second it is told how many were left out and lost.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,23 +14,23 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 use crate::bans::feed::Feed;
 use crate::refusals::Refusals;
 
-/// Those who may listen at the same time.
+/// The most listeners at the same time.
 const MAX_LISTENERS: usize = 8;
 /// Lines that may wait for one listener.
 const QUEUE: usize = 1024;
-/// Requests that a listener is told of in one second.
+/// The most requests that a listener gets in one second.
 pub const DECISIONS_A_SECOND: u32 = 100;
 
-/// Takes lines in and hands them to those who listen.
+/// Distributes lines to the listeners.
 #[derive(Default)]
 pub struct Events {
-    /// Whether anybody listens: without it the thread of the log takes no lock.
+    /// Whether anybody listens. If not, the thread of the log takes no lock.
     heard: AtomicBool,
     /// At most [`MAX_LISTENERS`].
     listeners: Mutex<Vec<Listener>>,
     /// Lines lost by all listeners so far.
     lost: AtomicU64,
-    /// The last refusals, for those who ask later.
+    /// The last refusals, for later questions.
     refusals: Refusals,
     /// Changes of the bans.
     bans: Arc<Feed>,
@@ -38,7 +38,7 @@ pub struct Events {
 
 struct Listener {
     lines: Sender<Bytes>,
-    /// Requests that it may still be told of in this second.
+    /// How many further requests it may get in this second.
     rest: u32,
     /// Requests beyond that, since the last note.
     left_out: u64,
@@ -46,15 +46,15 @@ struct Listener {
     lost: u64,
 }
 
-/// As many listen as may.
+/// The error that no further listener is allowed.
 #[derive(Debug)]
 pub(crate) struct TooMany {
-    /// How many that is.
+    /// The most listeners.
     pub(crate) most: usize,
 }
 
 impl Events {
-    /// Begins to listen.
+    /// Adds a listener.
     ///
     /// # Errors
     /// [`TooMany`]
@@ -73,7 +73,7 @@ impl Events {
             left_out: 0,
             lost: 0,
         });
-        // Relaxed: a line more or less at the beginning matters to nobody.
+        // Relaxed: one line more or less at the beginning does not matter.
         self.heard.store(true, Ordering::Relaxed);
         Ok(receiver)
     }
@@ -88,7 +88,7 @@ impl Events {
         &self.refusals
     }
 
-    /// An alert, with its line break.
+    /// Distributes an alert, with its line break.
     pub(crate) fn alert(&self, line: &[u8]) {
         if self.heard.load(Ordering::Relaxed) {
             let line = Bytes::copy_from_slice(line);
@@ -103,7 +103,7 @@ impl Events {
         self.heard.load(Ordering::Relaxed)
     }
 
-    /// Requests, each with its line break.
+    /// Distributes requests, each with its line break.
     pub(crate) fn decisions(&self, lines: &[u8]) {
         if !self.heard.load(Ordering::Relaxed) {
             return;
@@ -122,7 +122,7 @@ impl Events {
         }
     }
 
-    /// A second is over: tells each listener what it missed.
+    /// After each second: tells each listener how many lines it missed.
     pub(crate) fn turn(&self) {
         if !self.heard.load(Ordering::Relaxed) {
             return;
@@ -145,7 +145,7 @@ impl Events {
     }
 
     fn listeners(&self) -> std::sync::MutexGuard<'_, Vec<Listener>> {
-        // Nothing in here panics; should it, the list is whole all the same.
+        // Nothing panics while the lock is held; even then the list would be whole.
         self.listeners
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -159,7 +159,7 @@ impl Listener {
         }
     }
 
-    /// One line about what was missed, where anything was.
+    /// A line about missed lines, if there were any.
     fn note(&mut self) {
         self.rest = DECISIONS_A_SECOND;
         let (left_out, lost) = (self.left_out, self.lost);

@@ -1,11 +1,11 @@
-//! The inbox of faults: what a part cannot read, write or take. Whatever thread it is on, it tells
-//! the fault here and goes on; the control loop raises an alert for each.
+//! The inbox of faults: files and versions that a part cannot read, write or apply. Any thread
+//! reports a fault here and goes on; the control loop raises an alert for each.
 
 use std::fmt::Display;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
-/// Faults that may wait for the control loop. What finds no place is in the process log alone.
+/// Faults that may wait for the control loop. Further ones are in the process log only.
 const MAX_WAITING: usize = 64;
 
 /// What a fault is about.
@@ -13,9 +13,9 @@ const MAX_WAITING: usize = 64;
 pub(crate) enum FaultOf {
     /// A replacement of a file cannot be used; the old content stays in use.
     File,
-    /// A state file cannot be written (STATE-7), or is not as it was left.
+    /// A state file cannot be written (STATE-7), or has changed unexpectedly.
     State,
-    /// A version of a feed is not taken; the one before stays (FEED-5).
+    /// A version of a feed is refused; the previous one stays in force (FEED-5).
     Feed,
 }
 
@@ -30,17 +30,17 @@ pub(crate) struct PartFault {
 }
 
 impl PartFault {
-    /// Of the file at this path.
+    /// The fault of the file at this path.
     pub(crate) fn file(path: &(impl Display + ?Sized), error: &(impl Display + ?Sized)) -> Self {
         Self::new(FaultOf::File, path, error)
     }
 
-    /// Of the state file of this name.
+    /// The fault of the state file of this name.
     pub(crate) fn state(file: &(impl Display + ?Sized), error: &(impl Display + ?Sized)) -> Self {
         Self::new(FaultOf::State, file, error)
     }
 
-    /// Of the feed of this name.
+    /// The fault of the feed of this name.
     pub(crate) fn feed(name: &(impl Display + ?Sized), error: &(impl Display + ?Sized)) -> Self {
         Self::new(FaultOf::Feed, name, error)
     }
@@ -54,7 +54,7 @@ impl PartFault {
     }
 }
 
-/// The inbox, for those who tell and for the one who hears.
+/// The inbox: any thread reports, the control loop reads.
 #[derive(Clone, Debug)]
 pub struct Faults {
     inbox: Sender<PartFault>,
@@ -69,12 +69,12 @@ impl Default for Faults {
 }
 
 impl Faults {
-    /// Tells a fault; waits for nobody.
+    /// Reports a fault. Never blocks.
     pub(crate) fn tell(&self, fault: PartFault) {
         let _ = self.inbox.try_send(fault);
     }
 
-    /// The next that was told.
+    /// The next fault.
     pub(crate) fn next(&self) -> Option<PartFault> {
         self.told.try_recv().ok()
     }

@@ -1,7 +1,7 @@
-//! The state files, as the control loop sees them: when each is due, which edits it has taken in,
-//! and who waits until a change of the bans is on disk (STATE-1, STATE-2, STATE-10).
+//! The control loop's view of the state files: when each is due, which edits were applied, and
+//! which answers wait until a change of bans is on disk (STATE-1, STATE-2, STATE-10).
 //!
-//! What an edit means is left to its owner, how files are read and written to `state/`.
+//! The owners of the data apply edits; `state/` reads and writes the files.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -36,15 +36,15 @@ pub use opening::{JournalStart, KnownFiles, StartState, StateFiles};
 
 use unsaved::Unsaved;
 
-/// A journal that has grown so long is closed until a document lets it be emptied. It is emptied
-/// with nearly every document: only while lines come all the time one of them is behind it.
+/// A journal of this size is closed until a document allows to empty it. Nearly every document
+/// does; only while lines come continuously is one of them newer than each document.
 const MAX_JOURNAL: u64 = 16 << 20;
 
 /// How long an answer waits for the disk before it says `"persisted": false`.
 const PERSIST_WAIT_NS: u64 = 5_000_000_000;
 
-/// The most answers that wait for the disk: with one that hangs, further ones do not wait at all.
-/// What failed is tried again by the thread of the files, which keeps the newest document.
+/// The most answers that wait for the disk: if it hangs, further ones do not wait at all. The
+/// thread of the files tries failed writes again, with the newest document.
 pub(crate) const MAX_WAITING: usize = 256;
 
 fn entries<T>(rows: Vec<T>) -> Vec<Row<T>> {
@@ -61,7 +61,7 @@ pub(crate) enum Which {
 }
 
 impl Which {
-    /// All of them, in the order in which they are written: the one that answers wait for comes
+    /// All files, in the order in which they are written: the one that answers wait for comes
     /// first.
     pub(crate) const ALL: [Self; 4] = [Self::Bans, Self::Clients, Self::Lookups, Self::Alerts];
 
@@ -83,7 +83,7 @@ pub(crate) enum AnyEdit {
     Alerts(Edit<AlertsFile>),
 }
 
-/// What one of the files is to hold.
+/// The content to write to one of the files.
 pub(crate) enum Content {
     Bans(Vec<Arc<Ban>>),
     Clients(Vec<ClientRow>),
@@ -91,23 +91,23 @@ pub(crate) enum Content {
     Alerts(Vec<AlertsEntry>),
 }
 
-/// The loop's dealings with the files.
+/// The loop's state of the files.
 pub(crate) struct Files {
     disk: StateFiles,
-    /// The last edit of each that memory holds, by [`Which`].
+    /// The last applied edit of each file, by [`Which`].
     revisions: [u64; Which::ALL.len()],
-    /// Edits that are being taken in: after a panic they are tried once more.
+    /// Edits that are being applied: after a panic they are tried once more.
     in_hand: VecDeque<Arc<AnyEdit>>,
     /// `WAF_STATE_COUNTER_INTERVAL`
     interval_ns: u64,
-    /// What is in no file yet.
+    /// Changes of bans that are in no file yet.
     unsaved: Unsaved,
-    /// When all files were saved last, on the monotonic clock.
+    /// When all files were last saved, on the monotonic clock.
     all_saved_ns: u64,
-    /// Who waits for the outcome of a write, until told. At most [`MAX_WAITING`], and one a file at
+    /// Those that wait for the result of a write. At most [`MAX_WAITING`], and one for each file at
     /// a stop.
     waiting: HashMap<u64, Option<Waiting>>,
-    /// Those of them whose line was lost: they wait for a document instead.
+    /// Waiting answers whose line was lost: they wait for a document instead.
     unrecorded: Vec<Waiting>,
     next: u64,
     outcomes: Sender<(u64, bool)>,
@@ -118,9 +118,9 @@ pub(crate) struct Files {
 struct Waiting {
     respond: Respond,
     pending: Pending,
-    /// Until when, on the monotonic clock.
+    /// The end of the wait, on the monotonic clock.
     deadline_ns: u64,
-    /// For a line of the journal.
+    /// True if it waits for a line of the journal.
     in_journal: bool,
 }
 
@@ -175,14 +175,14 @@ impl Files {
         }
     }
 
-    /// When files are due from now on.
+    /// Applies new write intervals.
     pub(crate) fn take_settings(&mut self, settings: &Settings) {
         self.disk.bans.set_most(settings.bans.max);
         self.unsaved.set_delay(nanos(settings.state.write_delay));
         self.interval_ns = nanos(settings.state.counter_interval);
     }
 
-    /// What the loop wakes for.
+    /// Adds the channels of the files to the loop's select.
     pub(crate) fn select<'a>(&'a self, select: &mut Select<'a>) {
         select.recv(&self.saved);
         select.recv(self.disk.bans.edits());
@@ -191,7 +191,7 @@ impl Files {
         select.recv(self.disk.alerts.edits());
     }
 
-    /// The next edit; to be given to [`Files::taken`] once it is in force.
+    /// The next edit, which must be passed to [`Files::taken`] once it is in force.
     pub(crate) fn next_edit(&mut self) -> Option<Arc<AnyEdit>> {
         let disk = &mut self.disk;
         let edit = (disk.bans.next_edit().map(AnyEdit::Bans))
@@ -203,8 +203,8 @@ impl Files {
         Some(edit)
     }
 
-    /// Memory holds this edit, or as much of it as it takes. The file is to be written next: until
-    /// then its thread holds back what lacks the edit.
+    /// Notes that memory has this edit, or as much of it as is accepted. The file must be written
+    /// next: until then its thread writes no document without the edit.
     pub(crate) fn taken(&mut self, edit: &AnyEdit) -> Which {
         let which = edit.which();
         if let Some(revision) = self.revisions.get_mut(which as usize) {
@@ -229,17 +229,17 @@ impl Files {
         ]
     }
 
-    /// The bans changed.
+    /// Notes changes of bans.
     pub(crate) fn note(&mut self, changes: Vec<LedgerChange>, now: Now) {
         self.unsaved.note(changes, now.mono_ns);
     }
 
-    /// What was noted of the bans may lack something: all of them are written.
+    /// Has all bans written, because the noted changes may be incomplete.
     pub(crate) fn bans_unsure(&mut self, now: Now) {
         self.unsaved.close(now.mono_ns);
     }
 
-    /// The files that are due at this moment, where so many bans are held.
+    /// The files that are due now; `held` is the number of bans.
     pub(crate) fn due(&mut self, held: usize, now: Now) -> &'static [Which] {
         if now.mono_ns.saturating_sub(self.all_saved_ns) >= self.interval_ns {
             self.all_saved_ns = now.mono_ns;
@@ -251,8 +251,8 @@ impl Files {
         }
     }
 
-    /// Sends a document. Only where someone waits for it is its outcome asked for: the thread then
-    /// tries at once, and with its own pauses otherwise (STATE-7).
+    /// Sends a document. Its result is requested only if somebody waits for it: then the thread
+    /// tries at once, otherwise with its own pauses (STATE-7).
     pub(crate) fn save(&mut self, content: Content, saved: Vec<Saved>, now: Now) {
         let [bans_revision, clients, lookups, alerts] = self.revisions;
         let none = Stand::default();
@@ -267,7 +267,7 @@ impl Files {
         }
     }
 
-    /// Sends a document that holds an edit which was taken in.
+    /// Sends a document that contains an applied edit.
     pub(crate) fn save_edited(&mut self, content: Content, now: Now) {
         let is_of_bans = matches!(content, Content::Bans(_));
         self.save(content, Vec::new(), now);
@@ -276,7 +276,7 @@ impl Files {
         }
     }
 
-    /// Writes what changed into the journal, where changes of so many held bans are due there.
+    /// Writes the changes to the journal, if they are due there.
     pub(crate) fn record_due(&mut self, held: usize, now: Now) {
         if self.unsaved.line_is_due(now.mono_ns)
             && let Some(line) = self.unsaved.take_line(held)
@@ -285,10 +285,10 @@ impl Files {
         }
     }
 
-    /// Writes what changed into the journal, and answers once it is on disk (STATE-2, STATE-10).
+    /// Writes the changes to the journal, and answers once they are on disk (STATE-2, STATE-10).
     ///
     /// # Errors
-    /// The answers, where they must wait for a document.
+    /// The answers, if they must wait for a document.
     pub(crate) fn record(
         &mut self,
         changes: Vec<(Respond, Pending)>,
@@ -307,7 +307,7 @@ impl Files {
     }
 
     fn write_line(&mut self, line: BanLine, saved: Vec<Saved>, now: Now) {
-        // Too far behind: those who wait are told so when their places are dropped.
+        // The thread is too far behind: dropping the places tells the waiting answers.
         if self.disk.journal.write(line, saved).is_err() {
             self.unsaved.close(now.mono_ns);
         } else if self.disk.journal.bytes() > MAX_JOURNAL {
@@ -320,7 +320,7 @@ impl Files {
         !self.unrecorded.is_empty()
     }
 
-    /// Sends bans.json and answers once it is on disk, or when that failed or took too long
+    /// Sends bans.json and answers once it is on disk, or once the write failed or took too long
     /// (STATE-2).
     pub(crate) fn answer_saved(
         &mut self,
@@ -335,7 +335,7 @@ impl Files {
         self.save(Content::Bans(bans), saved, now);
     }
 
-    /// Places for those who wait; further ones than may are answered at once.
+    /// Makes these answers wait; answers beyond the bound are sent at once.
     fn wait_for(
         &mut self,
         changes: Vec<(Respond, Pending)>,
@@ -358,13 +358,13 @@ impl Files {
         saved
     }
 
-    /// Sends a document whose outcome is waited for by [`Files::all_saved`].
+    /// Sends a document whose result [`Files::all_saved`] waits for.
     pub(crate) fn save_last(&mut self, content: Content, now: Now) {
         let saved = self.awaited(None);
         self.save(content, vec![saved], now);
     }
 
-    /// Whether nothing is waited for any more.
+    /// Whether no write is waited for.
     pub(crate) fn all_saved(&self) -> bool {
         self.waiting.is_empty()
     }
@@ -374,14 +374,14 @@ impl Files {
         self.next += 1;
         self.waiting.insert(number, waiting);
         let outcomes = self.outcomes.clone();
-        // The channel has a place for everyone who waits, those of the stop included, so none is
+        // The channel has room for every waiting answer, those of a stop included, so no result is
         // lost.
         Saved::new(move |persisted| {
             let _ = outcomes.try_send((number, persisted));
         })
     }
 
-    /// Answers those whose write has an outcome. Those whose line was lost wait for a document.
+    /// Sends the answers whose write has a result. Those whose line was lost wait for a document.
     pub(crate) fn take_outcomes(&mut self, now: Now) {
         self.take_durable();
         if self.disk.journal.take_lost() {
@@ -401,20 +401,20 @@ impl Files {
         }
     }
 
-    /// The document of the bans that holds what was noted of them so far, and the last one that is
-    /// on disk.
+    /// The number of the document that will have all changes so far, and that of the last one on
+    /// disk.
     pub(crate) fn documents(&self) -> (u64, u64) {
         self.unsaved.documents()
     }
 
-    /// Lets the journal be emptied as far as the document on disk holds it.
+    /// Allows to empty the journal as far as the document on disk contains it.
     fn take_durable(&mut self) {
         if let Some(number) = self.unsaved.is_durable(self.disk.bans.durable()) {
             self.disk.journal.held(number);
         }
     }
 
-    /// Answers those who have waited long enough.
+    /// Sends the answers that have waited long enough.
     pub(crate) fn give_up(&mut self, now: Now) {
         for waiting in self.waiting.values_mut() {
             let late = |waiting: &mut Waiting| waiting.deadline_ns <= now.mono_ns;
@@ -428,7 +428,7 @@ impl Files {
         }
     }
 
-    /// Why the last write of this file failed, where it did.
+    /// Why the last write of this file failed, if it did.
     pub(crate) fn failure(&self, which: Which) -> Failure {
         match which {
             Which::Bans => self.disk.bans.failure(),
@@ -438,13 +438,14 @@ impl Files {
         }
     }
 
-    /// Has the thread touch no file from when the lock comes back, until [`Files::resume`]
-    /// (RESTART-4). If this is dropped instead, nothing more is written.
+    /// Stops the thread's work on files until [`Files::resume`] (RESTART-4). The lock comes back
+    /// once it has stopped. If `Files` is dropped instead, nothing more is written.
     pub(crate) fn hold(&mut self) -> Receiver<io::Result<OwnedFd>> {
         self.disk.thread.hold()
     }
 
-    /// The journal is emptied, as far as it may be. Tells once its thread touches it no more.
+    /// Has the journal emptied as far as possible. The receiver is told once its thread no longer
+    /// touches it.
     pub(crate) fn settle(&mut self) -> Receiver<bool> {
         self.take_durable();
         let (told, settled) = bounded(1);
@@ -454,12 +455,12 @@ impl Files {
         settled
     }
 
-    /// The thread goes on, if it was held.
+    /// Lets the thread go on, if it was held.
     pub(crate) fn resume(&mut self) {
         self.disk.thread.resume();
     }
 
-    /// Whether the thread is there no more, by a bug.
+    /// Whether the thread has ended, by a bug.
     pub(crate) fn has_ended(&self) -> bool {
         self.disk.thread.has_ended()
     }

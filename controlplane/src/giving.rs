@@ -1,8 +1,8 @@
-//! What a hand-over asks of the control loop (RESTART-1, RESTART-4): to write the state files while
-//! it goes on, and to give them away.
+//! Requests of a hand-over to the control loop (RESTART-1, RESTART-4): to write the state files
+//! while it goes on, and to give them away.
 //!
-//! The loop that has given them away stands still: it takes no events and no edits, and its thread
-//! touches no file. Until it is told that they are another process's, it can take them back.
+//! A loop that has given them away waits: it takes no events and no edits, and its thread touches
+//! no file. Until it is told that another process has them, it can take them back.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -11,13 +11,13 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, bounde
 
 use crate::files::Which;
 
-/// What became of the write of one file, in a sentence where it failed.
+/// The result of the write of one file; a sentence if it failed.
 pub(crate) type Written = Result<(), String>;
 
 /// A write of all state files.
 pub struct Saving {
     outcomes: Receiver<Written>,
-    /// Files of which nothing has been told.
+    /// The number of files without a result.
     missing: usize,
 }
 
@@ -28,12 +28,12 @@ impl Saving {
         (told, Self { outcomes, missing })
     }
 
-    /// Whether all of them are on disk; none while they are written.
+    /// The result for all files; none while they are being written.
     pub fn outcome(&mut self) -> Option<Result<(), String>> {
         self.outcome_within(Duration::ZERO)
     }
 
-    /// The same, once it is there or this time is over.
+    /// Waits for this result for at most this time.
     pub(crate) fn outcome_within(&mut self, wait: Duration) -> Option<Result<(), String>> {
         while self.missing > 0 {
             match self.outcomes.recv_timeout(wait) {
@@ -64,8 +64,8 @@ impl Giving {
         (give, Self { given, left })
     }
 
-    /// The lock of the state directory, once everything is written and the files are touched no
-    /// more, or why not; none until then.
+    /// The lock of the state directory, once everything is written and no file is touched any more,
+    /// or why that failed; none until then.
     pub fn outcome(&self) -> Option<Result<OwnedFd, String>> {
         match self.given.try_recv() {
             Ok(given) => Some(given),
@@ -74,13 +74,13 @@ impl Giving {
         }
     }
 
-    /// They are another process's: the loop ends, and writes nothing more.
+    /// Ends the loop without another write, because another process has the files.
     pub fn leave(self) {
         let _ = self.left.try_send(());
     }
 }
 
-/// [`Giving`], on the side of the loop.
+/// The loop's side of [`Giving`].
 pub(crate) struct Give {
     pub(crate) given: Sender<Result<OwnedFd, String>>,
     pub(crate) left: Receiver<()>,

@@ -1,10 +1,10 @@
 //! The one reader of files that others write (RELOAD-4).
 //!
-//! Opening a pipe waits for its other end, a device has no end, and a mistaken path can name a file
-//! of any size. Here the open never waits, what is no regular file is told in a sentence, and no
-//! more is read than the caller has room for. A mount that hangs holds every reader: whoever reads
-//! while the service serves does so on a thread that nobody waits for without a deadline, and
-//! [`being_read`] says where it hangs.
+//! Opening a pipe blocks until its other end is open, a device has no end, and a mistaken path can
+//! name a file of any size. Here an open never blocks on these, a file that is not regular is
+//! refused with a sentence, and no more is read than the caller allows. A hanging mount blocks
+//! every reader: so reads during service happen on threads that nobody waits for without a
+//! deadline, and [`being_read`] tells which file hangs.
 
 use std::fs::{self, File, FileType, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Read as _};
@@ -18,12 +18,12 @@ use rustix::io::Errno;
 /// Opens a regular file for reading.
 ///
 /// # Errors
-/// What the system says, or what lies there instead of a file.
+/// The system's error, or what lies there instead of a file.
 pub fn open(path: &Path) -> io::Result<File> {
     open_with(OpenOptions::new().read(true), path)
 }
 
-/// Opens, or makes, a regular file as asked for.
+/// Opens or creates a regular file with these options.
 ///
 /// # Errors
 /// As [`open`].
@@ -32,7 +32,7 @@ pub(crate) fn open_with(options: &mut OpenOptions, path: &Path) -> io::Result<Fi
     #[cfg(debug_assertions)]
     test_hook::hang_if_asked(path);
     let opened = options.custom_flags(flags()).open(path);
-    // A socket cannot be opened, nor a pipe for writing: the error would not say why.
+    // Opening a socket, or a pipe for writing, fails with an error that does not say why.
     let file = opened.map_err(|error| match error.kind() {
         ErrorKind::NotFound if path.is_symlink() => {
             io::Error::other("it is a link that leads to nothing, and a regular file is expected")
@@ -43,11 +43,11 @@ pub(crate) fn open_with(options: &mut OpenOptions, path: &Path) -> io::Result<Fi
     Ok(file)
 }
 
-/// Opens, or makes, a file to append lines to. A pipe or a device will do, if it need not be waited
-/// for.
+/// Opens or creates a file to append lines to. It may be a pipe or a device, if opening it does not
+/// block.
 ///
 /// # Errors
-/// What the system says, or that nobody reads the pipe.
+/// The system's error, or that nobody reads the pipe.
 pub(crate) fn append(path: &Path, mode: u32) -> io::Result<File> {
     let _noted = Noted::new(path);
     let mut options = OpenOptions::new();
@@ -57,12 +57,12 @@ pub(crate) fn append(path: &Path, mode: u32) -> io::Result<File> {
         Some(Errno::NXIO) => io::Error::other("it is a named pipe that nobody reads"),
         _ => error,
     })?;
-    // Whoever reads a pipe slowly is waited for, as ever.
+    // Writes to a pipe may block as usual.
     rustix::fs::fcntl_setfl(&file, OFlags::APPEND)?;
     Ok(file)
 }
 
-/// The whole content of a regular file of at most so many bytes.
+/// Reads the whole content of a regular file of at most `most` bytes.
 ///
 /// # Errors
 /// As [`open`], or the file is larger.
@@ -83,7 +83,7 @@ pub(crate) fn if_there<T>(outcome: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// What an open file is, if it is regular.
+/// The metadata of an open file, if it is regular.
 ///
 /// # Errors
 /// What it is instead.
@@ -92,7 +92,7 @@ pub fn is_regular(file: &File) -> io::Result<Metadata> {
     other_than_file(found.file_type()).map_or(Ok(found), Err)
 }
 
-/// The rest of an open file, of at most so many bytes.
+/// Reads the rest of an open file of at most `most` bytes.
 ///
 /// # Errors
 /// What the system says, or the file is larger.
@@ -101,7 +101,7 @@ pub fn whole(file: &mut File, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     if size <= most {
         bytes.reserve_exact(usize::try_from(size).unwrap_or(0).saturating_add(1));
-        // It may grow meanwhile: the bound holds all the same.
+        // The bound holds even if the file grows meanwhile.
         file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
     }
     if size > most || bytes.len() as u64 > most {
@@ -113,7 +113,7 @@ pub fn whole(file: &mut File, most: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// What lies at a path, links followed.
+/// The metadata of a path, with links followed.
 ///
 /// # Errors
 /// As the system says.
@@ -124,13 +124,13 @@ pub(crate) fn look(path: &Path) -> io::Result<Metadata> {
     fs::metadata(path)
 }
 
-/// The files that are being opened or read at this moment, by any thread: where a read does not
-/// come to its end, this says of what.
+/// The files that any thread is opening or reading now: for a read that hangs, this tells of which
+/// file.
 pub fn being_read() -> Vec<PathBuf> {
     reading().clone()
 }
 
-/// An open that waits for nobody, and takes no terminal over.
+/// Flags of an open that does not block, and does not take over a terminal.
 fn flags() -> i32 {
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
     i32::try_from(flags.bits()).unwrap_or(0)
@@ -170,7 +170,7 @@ fn reading() -> MutexGuard<'static, Vec<PathBuf>> {
     READING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// That a file is being read.
+/// Notes that a file is being read, until it is dropped.
 struct Noted<'a>(&'a Path);
 
 impl<'a> Noted<'a> {

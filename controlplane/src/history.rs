@@ -1,8 +1,8 @@
-//! What was counted in each minute of the last 24 hours: for pictures over time (CONTROL-11). Once
-//! a minute the control loop folds the counters that it has anyway; a request pays nothing for it.
+//! The counts of each minute of the last 24 hours, for graphs (CONTROL-11). Once a minute the
+//! control loop folds the existing counters; it costs a request nothing.
 //!
-//! A minute is 112 bytes, the whole some 160 KB. A stop and a hand-over write it to `history.json`,
-//! and the next start takes it in; neither waits for a disk that takes longer than a second.
+//! A minute has 112 bytes, all of them some 160 KB. A stop and a hand-over write them to
+//! `history.json`, and the next start reads them; neither waits longer than a second for the disk.
 
 use std::collections::VecDeque;
 use std::io;
@@ -25,8 +25,7 @@ use crate::guarded;
 
 /// Minutes that are kept.
 pub(crate) const KEPT: usize = 24 * 60;
-/// Beside the state files, and none of them: nobody edits it, and without it nothing is lost but
-/// pictures.
+/// Not one of the state files: nobody edits it, and without it only graphs are lost.
 const FILE: &str = "history.json";
 /// The most that is read of it.
 const MAX_BYTES: u64 = 2 << 20;
@@ -41,8 +40,8 @@ struct Minute {
     at: u32,
     requests: [u32; Action::ALL.len()],
     responses: [u32; RESPONSE_CLASSES.len()],
-    /// Bounds that so many of 100 answers of the application stayed within, microseconds; 0 is
-    /// none, and the largest number one above all bounds.
+    /// Percentiles of the application's answer times, in microseconds; 0 means no answer, and the
+    /// largest number one above all bounds.
     p50_us: u32,
     p99_us: u32,
     bans_active: u32,
@@ -55,12 +54,12 @@ struct Minute {
 #[derive(Serialize, Deserialize)]
 struct Written {
     version: u32,
-    /// The order of the counts: one of another program may be another.
+    /// The order of the counts: another version of the program may have another one.
     actions: Vec<String>,
     minutes: Vec<Minute>,
 }
 
-/// What is counted since the start, at one moment.
+/// The counts since the start, at one time.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Counted {
     pub(crate) totals: Totals,
@@ -71,9 +70,9 @@ pub(crate) struct Counted {
 /// The minutes, oldest first.
 pub(crate) struct History {
     minutes: VecDeque<Minute>,
-    /// The minute that is not over, and what was counted when it began.
+    /// The current minute, and the counts when it began.
     open: (u32, Counted),
-    /// Those of the process before, once they are read.
+    /// The minutes of the previous process, once they are read.
     before: Option<Receiver<Vec<Minute>>>,
     /// The last write.
     writing: Option<Writing>,
@@ -81,13 +80,14 @@ pub(crate) struct History {
 }
 
 impl History {
-    /// Begins, and has what was kept read by a thread of its own: a file may hang with its mount.
+    /// Starts the history, and has the file read by a thread of its own, because it may hang with
+    /// its mount.
     pub(crate) fn start(state_dir: &Path, now: Now) -> Self {
         let path = state_dir.join(FILE);
         let (found, before) = bounded(1);
         let from = path.clone();
         let thread = std::thread::Builder::new().name("weir-history".to_owned());
-        // Without it there are no pictures of what was before.
+        // Without this thread only the earlier minutes are missing.
         let _ = thread.spawn(move || found.send(read(&from)));
         Self {
             minutes: VecDeque::new(),
@@ -107,7 +107,7 @@ impl History {
             return;
         }
         let counted = counted();
-        // A clock that was set back: what seems to come later is gone.
+        // After a clock was set back, minutes in the future are dropped.
         while self.minutes.back().is_some_and(|last| last.at >= minute) {
             self.minutes.pop_back();
         }
@@ -132,7 +132,7 @@ impl History {
         match found.try_recv() {
             Ok(before) => {
                 let first = self.minutes.front().map_or(self.open.0, |first| first.at);
-                // The last of them may be the first of this process, too.
+                // The last of these minutes may also be the first of this process.
                 let is_before = |minute: &Minute| minute.at <= first;
                 let own = std::mem::take(&mut self.minutes);
                 self.minutes = before.into_iter().filter(is_before).collect();
@@ -146,7 +146,7 @@ impl History {
         }
     }
 
-    /// The last minutes, that which is not over among them.
+    /// The last minutes, including the current one.
     pub(crate) fn last(&self, most: usize, now: Now, counted: &Counted) -> Last {
         let (open, then) = &self.open;
         let open = between(*open, then, counted);
@@ -171,7 +171,7 @@ impl History {
         if self.writing.as_ref().is_some_and(is_under_way) {
             return Err(UnderWay(FILE));
         }
-        // What was not read yet is not written over.
+        // A file that was not read yet is not overwritten.
         if self.before.is_some() {
             return Ok(());
         }
@@ -200,7 +200,7 @@ pub(crate) struct Last {
     now_ms: u64,
 }
 
-/// Puts a minute behind the others; what two processes counted in one is one.
+/// Appends a minute; counts of two processes in the same minute are summed.
 fn add(minutes: &mut VecDeque<Minute>, minute: Minute) {
     match minutes.back_mut() {
         Some(last) if last.at == minute.at => *last = last.and(minute),
@@ -209,7 +209,7 @@ fn add(minutes: &mut VecDeque<Minute>, minute: Minute) {
 }
 
 impl Minute {
-    /// With what the next process counted in the same minute. Of the bounds the larger is told.
+    /// Adds the next process's counts of the same minute. Of two percentiles the larger is kept.
     fn and(mut self, other: Self) -> Self {
         for (count, more) in self.requests.iter_mut().zip(other.requests) {
             *count = count.saturating_add(more);
@@ -263,7 +263,8 @@ fn between(at: u32, then: &Counted, now: &Counted) -> Minute {
     }
 }
 
-/// The bound that so many of 100 stayed within; none of none, the largest number above all bounds.
+/// The percentile as a bound of the histogram; none without answers, the largest number if it is
+/// above all bounds.
 pub(crate) fn quantile_us(histogram: &Histogram, percent: u64) -> Option<u64> {
     let count: u64 = histogram.buckets.iter().sum();
     let mut seen = 0;
@@ -316,7 +317,7 @@ fn columns(last: &Last) -> Columns {
     let seconds = |of: &dyn Fn(&Minute) -> u32| {
         let bound = |minute: &Minute| match of(minute) {
             0 => None,
-            // Above the last bound: that is all that is known.
+            // Above the last bound: no exact value is known.
             u32::MAX => Some(60.0),
             bound => Some(f64::from(bound) / 1e6),
         };

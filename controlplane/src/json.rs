@@ -1,5 +1,5 @@
-//! Strict JSON: a member that comes twice is a fault, which serde_json alone would pass over in
-//! silence and keep the last; and where in a text something stands.
+//! Strict JSON: a repeated member is a fault, while serde_json alone would silently keep the last
+//! one. Also finds the place of a value in a text.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use serde_json::map::{Entry, Map};
 use serde_path_to_error::{Deserializer as Tracked, Path, Segment, Track};
 use weir_schema::Violation;
 
-/// A value in which no member comes twice, at no level.
+/// A value without repeated members at any level.
 pub(crate) struct Strict(pub(crate) Value);
 
 impl<'de> Deserialize<'de> for Strict {
@@ -79,7 +79,7 @@ impl<'de> Visitor<'de> for StrictVisitor {
     }
 }
 
-/// Refuses the value of a member that came before, so that the error points at it.
+/// Refuses the value of a repeated member, so that the error points at it.
 pub(crate) struct Twice<'a>(pub(crate) &'a str);
 
 impl<'de> DeserializeSeed<'de> for Twice<'_> {
@@ -91,8 +91,7 @@ impl<'de> DeserializeSeed<'de> for Twice<'_> {
     }
 }
 
-/// Reads a whole value and fails. Inside of the value, because that is where serde_json notes the
-/// place.
+/// Reads a whole value and fails inside of it, because serde_json notes the place there.
 struct Refuse<'a>(&'a str);
 
 impl Refuse<'_> {
@@ -143,17 +142,17 @@ impl<'de> Visitor<'de> for Refuse<'_> {
     }
 }
 
-/// Why and where a text, a value or a part of them was refused.
+/// Why a text or a value was refused, and the place.
 pub(crate) struct Refused {
     /// JSON Pointer (RFC 6901); empty for the whole.
     pub(crate) pointer: String,
     pub(crate) error: serde_json::Error,
 }
 
-/// Reads `text` to its end as `seed` says, and tells the place of what it refuses.
+/// Reads `text` with `seed`, and returns the place of the fault.
 ///
-/// Following the path costs an allocation a member: this is for a second reading, of what was
-/// refused.
+/// Following the path costs an allocation for each member: this is for a second reading, after a
+/// refusal.
 pub(crate) fn explain<'de, S: DeserializeSeed<'de>>(
     seed: S,
     text: &'de [u8],
@@ -176,7 +175,7 @@ pub(crate) fn sentence(error: &serde_json::Error) -> String {
     text.strip_suffix(&place).unwrap_or(&text).to_owned()
 }
 
-/// What a schema says of a member that has to be there and is not.
+/// The sentence about a missing required member.
 pub(crate) fn missing(fault: &Violation) -> Option<String> {
     let (name, _) = (fault.sentence.strip_prefix('"')?).split_once("\" is a required property")?;
     (fault.keyword == "required").then(|| format!("expected a member {name:?}"))
@@ -209,11 +208,11 @@ pub(crate) fn place(text: &[u8], pointer: &str) -> (usize, usize) {
     found.map_or_else(|error| (error.line(), error.column()), |()| (1, 0))
 }
 
-/// Goes along a pointer and fails where it ends: the error knows the place.
+/// Follows a pointer and fails at its end, so that the error has the place.
 struct Find<'a>(&'a str);
 
 impl Find<'_> {
-    /// The rest of the pointer where its first part is `name`.
+    /// The rest of the pointer, if its first part is `name`.
     fn below(&self, name: &str) -> Option<Self> {
         let rest = self.0.strip_prefix(&member(name))?;
         (rest.is_empty() || rest.starts_with('/')).then_some(Self(rest))

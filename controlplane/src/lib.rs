@@ -1,8 +1,7 @@
 //! The control plane: bans, lookups, anomalies and alerts, state files, admin and metrics answers,
 //! the request log.
 //!
-//! It never stands in the way of a request: events come in over channels, snapshots go out behind
-//! arc-swap.
+//! It never blocks a request: events come in over channels, and snapshots go out through arc-swap.
 #![cfg_attr(
     test,
     allow(
@@ -78,24 +77,23 @@ pub mod fuzzing {
 
     pub use crate::feeds::decisions::fuzzing::decisions;
 
-    /// The netblocks of a list, with how many of its lines are none; why it cannot be used.
+    /// The netblocks of a list, with the number of malformed lines; or why it cannot be used.
     pub fn list(bytes: &[u8]) -> Result<(Vec<Netblock>, usize), String> {
         let list = netblock_list::parse(bytes, MAX_LISTED).map_err(|why| why.to_string())?;
         Ok((list.netblocks, list.skipped))
     }
 
-    /// What judges the body of `POST /_waf/bans`.
+    /// Reads bodies of `POST /_waf/bans`.
     pub struct Bodies(OrderReader);
 
     impl Bodies {
-        /// With these trusted proxies.
+        /// A reader with these trusted proxies.
         pub fn new(trusted: NetSet) -> Self {
             let spared = Arc::new(Spared::new(trusted));
             Self(OrderReader::new(spared, PrefixLengths::default()))
         }
 
-        /// The netblock to be banned; pointers and details where the body does not fit, none where
-        /// it is no JSON.
+        /// The netblock to ban; or pointers and details of the faults, none if the body is no JSON.
         pub fn read(&self, body: &[u8]) -> Result<String, Option<Vec<(String, String)>>> {
             self.0.read(body, None).map_or_else(
                 |problem| match problem {

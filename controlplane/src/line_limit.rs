@@ -20,7 +20,7 @@ impl LineLimit {
         self.lines <= LINES_A_MINUTE
     }
 
-    /// Begins a new minute when it is time, and gives how many lines the last one held back.
+    /// Begins a new minute when it is time, and returns how many lines the last one held back.
     pub(crate) fn turn(&mut self, now_ms: u64) -> Option<u64> {
         let minute = now_ms / 60_000;
         if minute == self.minute {
@@ -31,7 +31,7 @@ impl LineLimit {
         held_back
     }
 
-    /// How many lines this minute has held back so far: nobody waits for its end.
+    /// How many lines this minute has held back so far, without waiting for its end.
     pub(crate) fn take_rest(&mut self) -> Option<u64> {
         let held_back = self.lines.checked_sub(LINES_A_MINUTE)?;
         self.lines = LINES_A_MINUTE;

@@ -1,9 +1,9 @@
 //! The one reader of lists of netblocks, in every form in which they are published (FEED-2): a text
 //! with one a line, one JSON document, or JSON lines.
 //!
-//! In a text each line has to be an address, a netblock or a range, with comments behind `#` and
-//! `;`; a line that is none is told to the caller. In JSON every string that is one of them counts,
-//! wherever it stands, and any other string says nothing about netblocks.
+//! In a text each line must be an address, a netblock or a range, with comments after `#` and `;`;
+//! other lines are reported to the caller. In JSON every string of one of these forms counts, at
+//! any place, and other strings are ignored.
 
 use std::fmt::{self, Write as _};
 use std::net::IpAddr;
@@ -19,38 +19,38 @@ use crate::state::fault::Fault;
 
 /// The most netblocks of one list, whoever reads it: one line can be a range of 254.
 pub(crate) const MAX_LISTED: usize = 1_000_000;
-/// Lines that are no netblock, told by their numbers.
+/// The most malformed lines whose numbers are reported.
 const MAX_TOLD: usize = 5;
-/// Of a line that is no netblock this many characters are told.
+/// How many characters of a malformed line are quoted.
 const MAX_QUOTED: usize = 40;
 /// The longest range of two IPv6 addresses has 93 bytes.
 const LONGEST: usize = 128;
 
-/// One thing that was found in a list.
+/// An item of a list.
 #[derive(Debug)]
 pub(crate) struct Found<'a> {
     /// The line that has it, from 1; none in a JSON document.
     pub(crate) line: Option<usize>,
     /// JSON Pointer (RFC 6901) in the document, or in the line's; empty in a text.
     pub(crate) pointer: &'a str,
-    /// As it is written there. A range is found once for each netblock of it.
+    /// The text of the item. A range yields one item for each of its netblocks.
     pub(crate) text: &'a str,
-    /// None for a line of a text that is none.
+    /// None for a malformed line of a text.
     pub(crate) netblock: Option<Netblock>,
 }
 
 /// Why a list cannot be used at all.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub(crate) enum Unusable {
-    /// It begins as JSON and does not go on as such.
+    /// It begins as JSON, and is malformed.
     #[error("{0}")]
     NotJson(Fault),
-    /// It has more netblocks than there is room for.
+    /// It has more netblocks than fit.
     #[error("more than {0} netblocks")]
     TooMany(usize),
 }
 
-/// What a line should have been. Of a line that is none the beginning is told.
+/// The sentence about a malformed line: its beginning, and what is expected.
 pub(crate) fn expected(text: &str) -> String {
     let end = text.char_indices().nth(MAX_QUOTED).map(|(end, _)| end);
     let text = match end.and_then(|end| text.get(..end)) {
@@ -63,13 +63,13 @@ pub(crate) fn expected(text: &str) -> String {
     )
 }
 
-/// A list as it was read.
+/// A parsed list.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct ListText {
     pub(crate) netblocks: Vec<Netblock>,
-    /// Lines that are no netblock.
+    /// The number of malformed lines.
     pub(crate) skipped: usize,
-    /// The numbers of the first of them, from 1.
+    /// The numbers of the first malformed lines, from 1.
     pub(crate) first_skipped: Vec<usize>,
 }
 
@@ -80,10 +80,10 @@ impl ListText {
     }
 }
 
-/// Reads a list that is to have at most so many netblocks.
+/// Parses a list of at most `room` netblocks.
 ///
 /// # Errors
-/// [`Unusable`]; lines that are no netblock are counted.
+/// [`Unusable`]. Malformed lines are counted.
 pub(crate) fn parse(bytes: &[u8], room: usize) -> Result<ListText, Unusable> {
     let mut list = ListText::default();
     each(bytes, room, &mut |found| match found.netblock {
@@ -98,10 +98,10 @@ pub(crate) fn parse(bytes: &[u8], room: usize) -> Result<ListText, Unusable> {
     Ok(list)
 }
 
-/// Reads a list that is to have at most so many netblocks, and gives what it finds in its order.
+/// Parses a list of at most `room` netblocks, and passes its items on in order.
 ///
 /// # Errors
-/// [`Unusable`]; what was found before was given.
+/// [`Unusable`]. Items before the fault were passed on.
 pub(crate) fn each(
     bytes: &[u8],
     room: usize,
@@ -122,7 +122,7 @@ pub(crate) fn each(
     }
 }
 
-/// The lines of a text that say something, without comments, with their numbers from 1.
+/// The non-empty lines of a text without comments, with their numbers from 1.
 pub(crate) fn lines(bytes: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     let lines = without_mark(bytes).split(|byte| *byte == b'\n').zip(1..);
     lines.filter_map(|(line, number)| {
@@ -133,7 +133,7 @@ pub(crate) fn lines(bytes: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     })
 }
 
-/// Editors of another system begin a file with a byte order mark.
+/// The bytes without a byte order mark, which some editors write.
 fn without_mark(bytes: &[u8]) -> &[u8] {
     bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes)
 }
@@ -166,7 +166,7 @@ impl Reading<'_> {
         Ok(())
     }
 
-    /// One document, or, where the first line is a value by itself, one a line.
+    /// Reads one JSON document, or JSON lines if the first line is a value of its own.
     fn json(&mut self, bytes: &[u8]) -> Result<(), Unusable> {
         let mut lines = bytes.split(|byte| *byte == b'\n');
         let first = lines.find(|line| !line.trim_ascii().is_empty());
@@ -189,7 +189,7 @@ impl Reading<'_> {
         Ok(())
     }
 
-    /// A whole value, with so many lines before it.
+    /// Reads a whole value; `before` is the number of lines before it.
     fn value(&mut self, text: &[u8], before: usize) -> Result<(), Unusable> {
         self.pointer.clear();
         let mut json = serde_json::Deserializer::from_slice(text);
@@ -205,7 +205,7 @@ impl Reading<'_> {
         })
     }
 
-    /// Gives the netblocks of a text while there is room.
+    /// Passes the netblocks of a text on, while there is room.
     fn give(&mut self, text: &str, netblocks: Netblocks) -> Result<(), Unusable> {
         for netblock in netblocks {
             self.is_full = self.left == 0;
@@ -221,8 +221,8 @@ impl Reading<'_> {
     }
 }
 
-/// Gives every string of a JSON value that is a netblock. Where it fails, the pointer stays at the
-/// place.
+/// Passes on every string of a JSON value that is a netblock. After an error the pointer stays at
+/// the place.
 struct Strings<'r, 'a>(&'r mut Reading<'a>);
 
 impl<'de> DeserializeSeed<'de> for Strings<'_, '_> {
@@ -290,7 +290,7 @@ impl<'de> Visitor<'de> for Strings<'_, '_> {
     }
 }
 
-/// A member's name, which goes behind the pointer.
+/// A member's name, which is appended to the pointer.
 struct Name<'a>(&'a mut String);
 
 impl<'de> DeserializeSeed<'de> for Name<'_> {
@@ -314,7 +314,7 @@ impl<'de> Visitor<'de> for Name<'_> {
     }
 }
 
-/// What a text stands for: a netblock, or those that make up a range.
+/// The netblocks of a text: one, or those of a range.
 enum Netblocks {
     One(Option<Netblock>),
     V4(Ipv4Subnets),

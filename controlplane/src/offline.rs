@@ -1,5 +1,5 @@
-//! The state files without a service: what commands show while none runs (CONTROL-3). Nothing is
-//! locked and nothing is written.
+//! Reads the state files for commands while no service runs (CONTROL-3), without a lock and without
+//! a write.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -28,12 +28,12 @@ use crate::state::{Standing, StateError, journal, text};
 pub struct Offline<'a> {
     /// The directory.
     pub dir: &'a Path,
-    /// The moment of which the answers are.
+    /// The time of the answers.
     pub now: Now,
 }
 
 impl Offline<'_> {
-    /// Every ban, oldest first, with what a kill left in the journal.
+    /// Every ban, oldest first, including changes that a kill left in the journal.
     ///
     /// # Errors
     /// [`StateError`], with the place in the file.
@@ -44,7 +44,7 @@ impl Offline<'_> {
         Ok(oldest_first(bans))
     }
 
-    /// As `GET /v1/alerts` answers.
+    /// The alerts in the form of `GET /v1/alerts`.
     ///
     /// # Errors
     /// As [`Offline::bans`].
@@ -82,8 +82,8 @@ impl Offline<'_> {
     }
 }
 
-/// Judges a file that is to be imported, a bans.json or a list of netblocks (CONTROL-9), with these
-/// trusted proxies: how many bans it has.
+/// Checks a file to import, a bans.json or a list of netblocks (CONTROL-9), with these trusted
+/// proxies. Returns the number of its bans.
 ///
 /// # Errors
 /// Every fault, one sentence each.
@@ -91,7 +91,7 @@ pub fn check_import(body: &[u8], trusted: NetSet) -> Result<usize, Vec<String>> 
     import::check(body, &Spared::new(trusted))
 }
 
-/// Whether a file that is to be imported is a bans.json, and not a list of netblocks.
+/// Whether a file to import is a bans.json rather than a list of netblocks.
 pub fn is_bans_file(body: &[u8]) -> bool {
     import::is_bans_file(body)
 }

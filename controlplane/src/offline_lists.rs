@@ -1,5 +1,5 @@
-//! Changes of the lists allow and deny that a command makes where no service runs (CONTROL-8,
-//! FLEET-18): of rules.json, or of lists.json.
+//! Changes of the lists allow and deny by a command while no service runs (CONTROL-8, FLEET-18): in
+//! rules.json, or in lists.json.
 
 use std::path::Path;
 
@@ -20,8 +20,8 @@ pub struct ListFiles<'a> {
 }
 
 impl ListFiles<'_> {
-    /// Changes one of them: lists.json where lists are shared, and where the entry that is taken
-    /// out stands there.
+    /// Changes one of the files: lists.json if lists are shared, or if the entry to remove is
+    /// there.
     ///
     /// # Errors
     /// [`NotChanged`]; the files are as they were.
@@ -31,8 +31,9 @@ impl ListFiles<'_> {
             None => holds_list(self.state_dir, asked)?,
         };
         if is_of_lists {
-            // Of a file that is gone the service holds all of it: it would take the file that has
-            // the new entry alone for an edit that takes the others out.
+            // If the file is gone, the service still has its content. A new file with only the new
+            // entry would look like an edit that removes all others, so the held entries are
+            // written too.
             let held = fleet::held_lists(self.state_dir);
             return change_lists(self.state_dir, &held, asked, now);
         }

@@ -1,4 +1,4 @@
-//! What the process asks of the control loop.
+//! Requests of the process to the control loop.
 
 use std::sync::Arc;
 
@@ -9,15 +9,15 @@ use weir_shared::settings::Settings;
 use crate::fleet::Ready;
 use crate::giving::{Give, Written};
 
-/// What is to be done.
+/// A request.
 pub(crate) enum LoopCommand {
-    /// Whether these settings can be taken; a sentence where not. Where they can, whether this is
-    /// an instance of a fleet now.
+    /// Check whether these settings can be applied: replies with a sentence if not, otherwise with
+    /// whether this is an instance of a fleet now.
     Judge(Arc<Settings>, Sender<Result<bool, String>>),
-    /// Take them, with the fleet that they name; told once they hold.
+    /// Apply them, with their fleet; replies once they are in force.
     Take(Reloaded, Option<Box<Ready>>, Sender<()>),
-    /// Write every state file; told of each whether it is on disk.
+    /// Write every state file; replies for each whether it is on disk.
     Save(Sender<Written>),
-    /// Write them a last time, and give them away.
+    /// Write every state file a last time, and give them away.
     Give(Give),
 }

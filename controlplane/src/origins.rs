@@ -1,5 +1,5 @@
-//! Requests by country and by AS number, as the metrics page shows them: the largest by name, the
-//! rest as one number.
+//! Requests by country and by AS number for the metrics: the largest with a series of their own,
+//! the others as one number.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,21 +9,21 @@ use weir_shared::totals::{MAX_ASNS, OriginCounts};
 
 use crate::top::Top;
 
-/// Two letters leave no more countries than this, and the unknown one.
+/// The most countries: all pairs of letters, and the unknown one.
 const MAX_COUNTRIES: usize = 26 * 26 + 1;
 
 /// Counts by country and AS number since the start.
 pub(crate) struct Origins {
     /// Takes the data plane's counts since the last time.
     take: Arc<dyn Fn() -> OriginCounts + Send + Sync>,
-    /// At most [`MAX_COUNTRIES`]; none is a client whose country is not known.
+    /// At most [`MAX_COUNTRIES`]; none stands for clients without a known country.
     countries: Top<Option<Country>>,
     /// At most [`MAX_ASNS`].
     asns: Top<Option<AsNumber>>,
 }
 
 impl Origins {
-    /// Of each kind at most `shown` have a series of their own.
+    /// At most `shown` countries and `shown` AS numbers have a series of their own.
     pub(crate) fn new(take: Arc<dyn Fn() -> OriginCounts + Send + Sync>, shown: usize) -> Self {
         Self {
             take,
@@ -32,13 +32,13 @@ impl Origins {
         }
     }
 
-    /// Of each kind at most `shown` have a series of their own from now on.
+    /// Changes how many of each kind have a series of their own.
     pub(crate) fn set_shown(&mut self, shown: usize) {
         self.countries.set_most(shown);
         self.asns.set_most(shown);
     }
 
-    /// Adds what was counted since the last time.
+    /// Adds the counts since the last call.
     pub(crate) fn update(&mut self) {
         let counted = (self.take)();
         self.countries.take_in(counted.countries, MAX_COUNTRIES);

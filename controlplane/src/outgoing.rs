@@ -1,5 +1,5 @@
-//! What every client of the control plane needs: whom a TLS connection to elsewhere trusts
-//! (Mozilla's roots, and those of a file), `Retry-After`, and errors with their causes.
+//! Shared by all HTTP clients of the control plane: trusted TLS roots (Mozilla's, and those of a
+//! file), `Retry-After`, and errors with their causes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use rustls::{ClientConfig, ConfigBuilder, RootCertStore};
 
 use crate::guarded;
 
-/// Roots of a service: a few certificates.
+/// The most bytes of a file of root certificates.
 const MAX_CA_BYTES: u64 = 4 << 20;
 
-/// Why nobody can be trusted.
+/// Why the trusted roots cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RootsError {
     /// The file of additional roots.
@@ -33,7 +33,7 @@ pub(crate) enum RootsError {
     Tls(String),
 }
 
-/// Whom a client trusts: Mozilla's roots, and those of a file.
+/// A TLS configuration that trusts Mozilla's roots, and those of a file.
 pub(crate) fn tls(ca_file: Option<&Path>) -> Result<ClientConfig, RootsError> {
     let mut roots = RootCertStore::empty();
     roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
@@ -59,8 +59,8 @@ pub(crate) fn tls(ca_file: Option<&Path>) -> Result<ClientConfig, RootsError> {
         .map(|config| config.with_no_client_auth())
 }
 
-/// What trusts these. One provider, named: two in one build would panic at run time if it were left
-/// to be found.
+/// A TLS configuration that trusts these roots. It names its cryptography provider: with two in one
+/// build, automatic selection would panic at run time.
 pub(crate) fn trusting(
     roots: RootCertStore,
 ) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, rustls::Error> {

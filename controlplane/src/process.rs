@@ -1,4 +1,4 @@
-//! What operators ask of the process as a whole: the control plane hands it over.
+//! Requests of operators to the process as a whole, which the control plane passes on.
 
 use std::sync::Arc;
 
@@ -11,18 +11,18 @@ pub type Reply<T> = Box<dyn FnOnce(T) + Send>;
 pub enum ProcessCommand {
     /// `POST /v1/reload`: what changed, or every fault.
     Reload(Reply<Result<Report, Vec<String>>>),
-    /// `POST /v1/upgrade`: the number of the process that takes over, or why none does.
+    /// `POST /v1/upgrade`: the id of the process that takes over, or why none does.
     Upgrade(Reply<Result<u32, String>>),
 }
 
-/// Hands a request over; false if the process is behind. Never blocks.
+/// Passes a request on; false if too many wait. Never blocks.
 pub type Asking = Arc<dyn Fn(ProcessCommand) -> bool + Send + Sync>;
 
 /// A reload that was taken.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Every setting that has another value, also those that wait for a restart.
+    /// Every changed setting, including those that need a restart.
     pub changes: Vec<Change>,
-    /// What was warned of.
+    /// The warnings.
     pub warnings: Vec<String>,
 }

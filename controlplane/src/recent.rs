@@ -1,4 +1,4 @@
-//! What the data plane counted within the last minutes: its totals, looked at every ten seconds.
+//! The data plane's counts of the last minutes: its totals, read every ten seconds.
 
 use std::collections::VecDeque;
 
@@ -16,15 +16,15 @@ pub(crate) struct Recent {
     looks: VecDeque<(u64, Totals)>,
 }
 
-/// Totals of then, and how long ago that was.
+/// Earlier totals, and how long ago they were read.
 pub(crate) struct Since {
     pub(crate) seconds: u64,
     pub(crate) totals: Totals,
 }
 
 impl Recent {
-    /// Looks again if it is time. The first look is the first turn, and what was counted before it
-    /// is of the last minutes, too.
+    /// Reads the totals if it is time. The first look is in the first turn; counts from before it
+    /// belong to the last minutes, too.
     pub(crate) fn turn(&mut self, now: Now, totals: impl FnOnce() -> Totals) {
         let newest = self.looks.back();
         if newest.is_some_and(|(at, _)| now.mono_ns.saturating_sub(*at) < EVERY_NS) {
@@ -37,7 +37,7 @@ impl Recent {
         }
     }
 
-    /// The oldest look; of this moment where there was none.
+    /// The oldest look; without one, the current totals.
     pub(crate) fn since(&self, now: Now, totals: Totals) -> Since {
         let (at, totals) = *self.looks.front().unwrap_or(&(now.mono_ns, totals));
         Since {

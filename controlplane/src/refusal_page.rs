@@ -30,8 +30,7 @@ pub struct PageFile {
 }
 
 impl PageFile {
-    /// The page of the file, which is looked at from then on; the page that is built in without
-    /// one.
+    /// The page of the file, which is watched from then on; without a file the built-in page.
     ///
     /// # Errors
     /// [`PageError`] where the file cannot be used.
@@ -41,7 +40,7 @@ impl PageFile {
             files: files.clone(),
         };
         let new = prepare(&opened.page, files, file)?;
-        // A page waits for nobody.
+        // Applying a page never blocks and cannot fail.
         let _ = new();
         Ok(opened)
     }
@@ -51,7 +50,7 @@ impl PageFile {
         Arc::clone(&self.page)
     }
 
-    /// The part of a reload: the file is read again, which may be another one.
+    /// The page's part of a reload: reads the file again, which may be another one.
     pub fn part(&self) -> Part {
         let (page, files) = (Arc::clone(&self.page), self.files.clone());
         Box::new(move |new| {
@@ -69,7 +68,7 @@ pub(crate) fn check(file: &Path) -> Result<(), PageError> {
     read(file).map(drop)
 }
 
-/// Reads the page of the file; to be taken once everything else is sound.
+/// Reads the page of the file, to be applied once the whole reload is valid.
 fn prepare(
     page: &Arc<ArcSwap<RefusalPage>>,
     files: &FileThread,
@@ -83,7 +82,7 @@ fn prepare(
             Ok(())
         }));
     };
-    // Before it is read: a change right after that must not be missed.
+    // Before the reading, so that a change right after it is not missed.
     let known = stamps([&file]);
     let read = read(&file)?;
     Ok(Box::new(move || {

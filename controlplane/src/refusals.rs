@@ -1,9 +1,9 @@
 //! The last refusals by the ids of their requests, wherever the request log goes (CONTROL-5): a
 //! visitor names the id that the answer showed, and `weir explain --request` finds it here.
 //!
-//! The thread of the request log takes in what it writes. Slots are used over and over, so that a
-//! flood of refusals costs no memory but that of [`KEPT`] of them, some 6 MiB at most, and as much
-//! again where header fields are logged.
+//! The thread of the request log stores the refusals that it writes. Slots are reused, so that a
+//! flood of refusals takes only the memory of [`KEPT`] of them, at most some 6 MiB, and as much
+//! again if header fields are logged.
 
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -42,27 +42,27 @@ struct Slot {
     other_site: bool,
     /// Id, method, path, host, query and user agent, one behind the other.
     texts: Vec<u8>,
-    /// Where each of them ends.
+    /// The end of each text.
     ends: [usize; 6],
-    /// Those of `WAF_LOG_REQUEST_HEADERS` that it had, as far as [`MAX_TEXT`] bytes of them go.
+    /// Its fields of `WAF_LOG_REQUEST_HEADERS`, up to [`MAX_TEXT`] bytes.
     fields: Vec<(HeaderName, HeaderValue)>,
 }
 
 /// A refusal that was found.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Refusal {
-    /// What was asked for; a long path is cut.
+    /// The request; a long path is cut.
     pub(crate) question: Question,
     /// When.
     pub(crate) at: Time,
-    /// What became of it.
+    /// The action.
     pub(crate) action: Action,
-    /// False where observe mode let it through.
+    /// False if observe mode let it pass.
     pub(crate) enforced: bool,
 }
 
 impl Refusals {
-    /// Takes the refusals among these records in.
+    /// Stores the refusals among these records.
     pub(crate) fn take(&self, batch: &Batch) {
         let mut held = None;
         for (record, ..) in batch.records() {
@@ -160,7 +160,7 @@ impl Slot {
     }
 
     fn refusal(&self) -> Option<Refusal> {
-        // What was not sent and what was empty is the same here.
+        // An absent text and an empty one are the same here.
         let told = |which| Some(self.text(which)).filter(|text| !text.is_empty());
         let fields = [(HOST, 3), (USER_AGENT, 5)].into_iter();
         let fields = fields

@@ -1,6 +1,6 @@
-//! The control plane's parts of a reload (RELOAD-2): tokens, lookups, rules, feeds, and what the
-//! control loop owns, the fleet among it. Files are read on the thread of the caller or of their
-//! owner; the loop waits for no disk.
+//! The control plane's parts of a reload (RELOAD-2): tokens, lookups, rules, feeds, and the control
+//! loop's own values, including the fleet. Files are read on the thread of the caller or of their
+//! owner; the loop never waits for a disk.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,11 +15,11 @@ use crate::fleet::Ready;
 use crate::order::LoopCommand;
 use crate::wiring::{ControlError, ControlHandle};
 
-/// How long the loop may take for either step: it waits for nobody, but may have much to do.
+/// How long the loop may take for either step: it never blocks, but may be busy.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl ControlHandle {
-    /// The parts of a reload, in the order in which they are to be taken.
+    /// The parts of a reload, in the order in which they are applied.
     pub fn parts(&self) -> Vec<Part> {
         vec![
             self.router.part(),
@@ -31,7 +31,7 @@ impl ControlHandle {
     }
 }
 
-/// What the control loop owns: bans, anomalies, files.
+/// The control loop's part: bans, anomalies, files.
 fn of_loop(orders: Sender<LoopCommand>) -> Part {
     Box::new(move |new| {
         let late = || "the control loop does not answer: try again".to_owned();
@@ -44,7 +44,7 @@ fn of_loop(orders: Sender<LoopCommand>) -> Part {
         let judged = judged.map_err(|_| vec![late()])?;
         let is_in_fleet = judged.map_err(|fault| vec![fault])?;
         let fleet = fleet.map(|mut ready| {
-            // Who is in a fleet knows it.
+            // Only an instance that is not in a fleet yet reads fleet.json.
             if !is_in_fleet {
                 ready.read_kept(&new.settings.state.dir);
             }
@@ -66,7 +66,7 @@ fn of_loop(orders: Sender<LoopCommand>) -> Part {
 }
 
 impl Control {
-    /// Does what the process asked for.
+    /// Carries out the requests of the process.
     pub(crate) fn take_orders(&mut self, now: Now) {
         while let Ok(order) = self.orders.try_recv() {
             match order {
@@ -91,8 +91,8 @@ impl Control {
         Ok(self.fleet.is_some())
     }
 
-    /// Counters, cooldowns and bans stay as they are: only what is decided from now on is decided
-    /// by the new settings.
+    /// Applies new settings. Counters, cooldowns and bans stay as they are: the new settings hold
+    /// for decisions from now on.
     fn take_settings(&mut self, new: Reloaded, now: Now) {
         let settings = Arc::clone(&new.settings);
         let trusted = &settings.identity.trusted_proxies;

@@ -1,6 +1,6 @@
 //! The escalation of bans on requests of the past (CONTROL-6): the ledger, its publishing and the
-//! reset of clients are the service's own, turned by whoever reads the log instead of the loop.
-//! Nothing is written.
+//! reset of clients are the service's own code, driven by the reader of the log instead of the
+//! loop. No file is written.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ pub struct Escalation {
 }
 
 impl Escalation {
-    /// Without a ban, and with the rules of rules.json as they are now.
+    /// Starts without bans, with the current rules of rules.json.
     ///
     /// # Errors
     /// Where rules.json cannot be used.
@@ -58,7 +58,7 @@ impl Escalation {
         })
     }
 
-    /// Makes bans of what was reported. They are in force when it returns.
+    /// Makes bans from the reported limits. They are in force when this returns.
     pub fn turn(&mut self, now: Now) {
         while !self.exceeded.is_empty() {
             self.bans.take(now);
@@ -67,7 +67,7 @@ impl Escalation {
         self.bans.publish(now);
     }
 
-    /// Whether something was reported.
+    /// Whether exceeded limits were reported.
     pub fn has_work(&self) -> bool {
         !self.exceeded.is_empty()
     }

@@ -1,12 +1,11 @@
-//! What limits that clients share have counted, who is known, and which clients were verified as
-//! crawlers (SHARE-4, SHARE-8, CRAWL-4), over a restart: `shared.json`. Beside the state files, and
-//! none of them: with 200,000 known clients a copy of it in memory, to tell edits from, would be
-//! many times what they take there. Nobody edits it while the service runs; what lies there at a
-//! start is judged, and put in or left aside as a whole; the next write keeps what does not fit as
-//! `shared.json.bad`.
+//! `shared.json`: keeps the counts of shared limits, the known clients, and the verified crawlers
+//! over a restart (SHARE-4, SHARE-8, CRAWL-4). It is not one of the state files: with 200,000 known
+//! clients, the copy in memory that edits are compared with would take many times the memory of the
+//! clients. Nobody edits it while the service runs. A start checks the file, and uses or ignores it
+//! as a whole; the next write keeps a faulty one as `shared.json.bad`.
 //!
 //! A thread of its own gathers and writes, every `WAF_STATE_COUNTER_INTERVAL` and at a stop or a
-//! hand-over, which wait for it a bounded time. Where there is nothing of it, there is no file.
+//! hand-over, which wait a bounded time for it. Without any content no file is made.
 
 use std::fs;
 use std::hash::{BuildHasher as _, RandomState};
@@ -38,11 +37,11 @@ use crate::state::fault::Fault;
 
 /// The file's name.
 pub(crate) const FILE: &str = "shared.json";
-/// The most that is read of it: it has room for all known clients, and for all counts.
+/// The most bytes that are read: enough for all known clients and all counts.
 const MAX_BYTES: u64 = 64 << 20;
 /// How long a start, a stop or a hand-over waits for the disk.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// More than the data plane keeps of counts.
+/// The most counts: more than the data plane keeps.
 const MAX_COUNTS: usize = 50_000;
 
 /// The file.
@@ -50,7 +49,7 @@ const MAX_COUNTS: usize = 50_000;
 #[serde(deny_unknown_fields)]
 struct Written {
     version: u32,
-    /// Of the fields' values whose counts are there.
+    /// The key of the field values whose counts are in the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     values: Option<ValueKey>,
     counts: Vec<CountForm>,
@@ -59,8 +58,8 @@ struct Written {
     crawlers: Vec<CrawlerForm>,
 }
 
-/// The key of the numbers that stand for fields' values (SHARE-5), as 64 hexadecimal digits: with
-/// it they mean the same to the next process. In a fleet the fleet's key is used instead.
+/// The key of the hashes of field values (SHARE-5), as 64 hexadecimal digits: with it the hashes
+/// mean the same to the next process. In a fleet the fleet's key is used instead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 struct ValueKey([u64; 4]);
@@ -149,7 +148,7 @@ impl CountForm {
         }
     }
 
-    /// None where the rule is gone, or the key is none.
+    /// The row; none if the rule is gone, or the key is invalid.
     fn row(self, rules: &RuleSet) -> Option<SharedRow> {
         let is_it = |rule: &&Arc<Rule>| rule.kind == RuleKind::Limit && rule.name == self.rule;
         Some(SharedRow {
@@ -161,7 +160,7 @@ impl CountForm {
     }
 }
 
-/// A key as the log writes it.
+/// Parses a key from its form in the log.
 fn key(per: &str, text: &str) -> Option<SharedKey> {
     let is_unknown = text == "unknown";
     Some(match per {
@@ -199,23 +198,23 @@ impl WindowForm {
     }
 }
 
-/// The file, as the control loop sees it.
+/// The control loop's state of the file.
 pub(crate) struct SharedState {
     path: PathBuf,
-    /// None in a fleet, which has its own.
+    /// None in a fleet, which has its own key.
     values: Option<ValueKey>,
-    /// Who is not banned by the service itself, verified crawlers among them.
+    /// The clients that the service never bans by itself, including verified crawlers.
     spared: Arc<Spared>,
-    /// What the process before left, until it is put in.
+    /// The content that the previous process left, until it is used.
     before: Option<Receiver<Result<Option<Written>, Unfit>>>,
     /// The write that is under way.
     writing: Option<Writing>,
     written_ns: u64,
-    /// Whether what lies there does not fit: it is set aside before another takes its place.
+    /// True if the file is faulty: it is set aside before it is replaced.
     is_unfit: Arc<AtomicBool>,
 }
 
-/// What lies there cannot be put in.
+/// Why the file cannot be used.
 #[derive(Debug, thiserror::Error)]
 enum Unfit {
     #[error("what clients share, who is known and who is a crawler cannot be read: {0}")]
@@ -225,8 +224,8 @@ enum Unfit {
 }
 
 impl SharedState {
-    /// Begins, and has what was kept read by a thread of its own: a file may hang with its mount.
-    /// Waits for it, but not for ever.
+    /// Has the file read by a thread of its own, because it may hang with its mount. Waits a
+    /// bounded time for it.
     pub(crate) fn start(
         (state_dir, is_in_fleet): (&Path, bool),
         table: &dyn ClientTable,
@@ -242,7 +241,7 @@ impl SharedState {
         let (found, before) = bounded(1);
         let from = path.clone();
         let thread = std::thread::Builder::new().name("weir-shared".to_owned());
-        // Without it nobody is known yet.
+        // Without this thread no client is known yet.
         let _ = thread.spawn(move || found.send(read(&from)));
         let mut state = Self {
             path,
@@ -272,7 +271,7 @@ impl SharedState {
             Ok(None) => return,
             Err(unfit) => {
                 tracing::warn!("{}", unfit.sentence(&self.path));
-                // The thread that writes was not begun yet.
+                // Relaxed: the writing thread does not run yet.
                 self.is_unfit.store(true, Ordering::Relaxed);
                 return;
             }
@@ -301,7 +300,7 @@ impl SharedState {
         }
     }
 
-    /// Writes where it is due, and takes in what a slow disk gives late.
+    /// Writes the file if that is due, and uses content that a slow disk delivers late.
     pub(crate) fn turn(
         &mut self,
         table: &Arc<dyn ClientTable>,
@@ -333,13 +332,13 @@ impl SharedState {
         }
     }
 
-    /// Writes what is kept, for the process that comes next.
+    /// Writes the file for the next process.
     ///
     /// # Errors
     /// A write is still under way: it may replace the file at any later time. A write that failed
     /// is in the log alone.
     pub(crate) fn keep(&mut self, table: &Arc<dyn ClientTable>) -> Result<(), UnderWay> {
-        // What was never read is not written over.
+        // A file that was never read is not overwritten.
         if self.before.is_some() {
             return Ok(());
         }
@@ -353,8 +352,7 @@ impl SharedState {
         }
     }
 
-    /// Waits for the write that is under way. Whether there is none any more, and it has not
-    /// failed.
+    /// Waits for the write under way. True if it has ended without an error, or there was none.
     fn await_write(&mut self) -> bool {
         let Some(writing) = &self.writing else {
             return true;
@@ -385,7 +383,7 @@ impl SharedState {
             if written.is_empty() && !is_there {
                 return Ok(());
             }
-            // Relaxed: one such thread follows the other.
+            // Relaxed: only one such thread runs at a time.
             if is_there && is_unfit.load(Ordering::Relaxed) {
                 set_aside(&path)?;
                 is_unfit.store(false, Ordering::Relaxed);
@@ -396,7 +394,7 @@ impl SharedState {
     }
 }
 
-/// What a start would say of the file in this directory, and go on without it.
+/// The warning of a start about the file in this directory, without which it goes on.
 pub(crate) fn warning(state_dir: &Path) -> Option<String> {
     let path = state_dir.join(FILE);
     let unfit = read(&path).err()?;
@@ -424,8 +422,8 @@ impl Written {
     }
 }
 
-/// The counts of rules that are there. Numbers of fields' values say nothing under another key,
-/// such as that of a fleet which this instance has joined since.
+/// The counts of existing rules. Hashes of field values are dropped if the key has changed, such as
+/// to that of a fleet which this instance has joined since.
 fn rows(
     counts: Vec<CountForm>,
     rules: &RuleSet,
@@ -459,7 +457,7 @@ fn gathered(table: &dyn ClientTable, spared: &Spared, values: Option<ValueKey>) 
     }
 }
 
-/// What lies there; none where nothing does.
+/// Reads the file; none if there is no file.
 fn read(path: &Path) -> Result<Option<Written>, Unfit> {
     let Some(bytes) = if_there(guarded::read(path, MAX_BYTES))? else {
         return Ok(None);
@@ -470,8 +468,8 @@ fn read(path: &Path) -> Result<Option<Written>, Unfit> {
     }
 }
 
-/// What does not fit of a file that was refused, and where. It is read once more, and typed again:
-/// as values it could take many times its size.
+/// The fault of a refused file, with its place. The file is parsed once more into types: as generic
+/// values it could take many times its size.
 fn fault(bytes: &[u8]) -> Fault {
     match json::explain(PhantomData::<Written>, bytes) {
         Ok(Written { version, .. }) => {

@@ -1,11 +1,11 @@
 //! Requests by country and by AS number for the metrics: exact counts of all, series for the first
 //! N (METRIC).
 //!
-//! Which keys have a series is decided when Prometheus asks, by count. A key without one takes a
-//! place only once its count is a quarter above the least that is shown: two that are close do not
-//! take turns. What a series shows is always its own exact count; `other` has what arrived while
-//! its key had no series, and never goes down, so that the rate of every series stays right across
-//! a change.
+//! Which keys have a series is decided by count when Prometheus asks. A key without a series gets
+//! one only if its count is a quarter above the lowest shown one, so that two close ones do not
+//! alternate. A series always shows the exact count of its key; `other` has the requests that came
+//! while their key had no series, and never goes down, so that the rate of every series stays right
+//! across a change.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -36,7 +36,7 @@ impl<K: Copy + Eq + Hash + Ord> Top<K> {
         }
     }
 
-    /// Another `WAF_METRICS_TOP_N`: the last series go where it is less.
+    /// Applies another `WAF_METRICS_TOP_N`: the lowest series are dropped if it is smaller.
     pub(crate) fn set_most(&mut self, most: usize) {
         self.most = most;
         while self.shown.len() > most {
@@ -45,8 +45,8 @@ impl<K: Copy + Eq + Hash + Ord> Top<K> {
         }
     }
 
-    /// Adds what came since the last scrape. `most_keys` bounds the keys that are held; what finds
-    /// no room is `other`.
+    /// Adds the counts since the last scrape. `most_keys` bounds the held keys; further keys count
+    /// as `other`.
     pub(crate) fn take_in(&mut self, news: impl IntoIterator<Item = (K, u64)>, most_keys: usize) {
         let mut hidden = Vec::new();
         for (key, news) in news {
@@ -67,8 +67,7 @@ impl<K: Copy + Eq + Hash + Ord> Top<K> {
                 hidden.push((*count, key, news));
             }
         }
-        // Only what grew can have come up; the first that finds no place is followed by none that
-        // does.
+        // Only keys that grew can get a series; once one gets none, no later one does.
         hidden.sort_unstable_by_key(|(count, key, _)| (Reverse(*count), *key));
         let mut places = true;
         for (count, key, news) in hidden {
@@ -79,12 +78,12 @@ impl<K: Copy + Eq + Hash + Ord> Top<K> {
         }
     }
 
-    /// Adds requests whose key is not held anywhere.
+    /// Adds requests whose key is not held.
     pub(crate) fn add_other(&mut self, count: u64) {
         self.other += count;
     }
 
-    /// Every series by its label, `other` among them once there is one.
+    /// Every series by its label, including `other` once it is used.
     pub(crate) fn series(&self, label: impl Fn(K) -> String) -> BTreeMap<String, u64> {
         let mut series: BTreeMap<String, u64> = self
             .shown
@@ -97,7 +96,7 @@ impl<K: Copy + Eq + Hash + Ord> Top<K> {
         series
     }
 
-    /// Gives a key a series if its count deserves one.
+    /// Gives a key a series if its count is high enough.
     fn show(&mut self, key: K, count: u64) -> bool {
         if self.shown.len() < self.most {
             self.shown.push(key);

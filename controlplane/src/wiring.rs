@@ -1,5 +1,5 @@
-//! How the control plane is put together: what it is given, why it may not start, and the handle by
-//! which other threads steer it.
+//! How the control plane is put together: its inputs, its start errors, and the handle by which
+//! other threads control it.
 
 use std::sync::Arc;
 
@@ -44,40 +44,40 @@ use crate::recent::Recent;
 use crate::rules::{LiveRules, RulesOrders};
 use crate::shared_state::SharedState;
 
-/// Admin requests that may wait for the loop; one more is 503.
+/// Admin requests that may wait for the loop; a further one is answered 503.
 const ADMIN_QUEUE: usize = 64;
 
-/// What the control plane is wired to.
+/// The inputs of the control plane.
 pub struct Wiring {
     /// The settings.
     pub settings: Arc<Settings>,
-    /// Where time comes from.
+    /// The clock.
     pub clock: Clock,
-    /// Where bans are published.
+    /// The snapshot for the data plane, into which bans are published.
     pub snapshots: Arc<ArcSwap<Snapshot>>,
     /// The data plane's clients.
     pub table: Arc<dyn ClientTable>,
-    /// Who is not banned by the service itself, shared with the data plane.
+    /// The clients that the service never bans by itself, shared with the data plane.
     pub spared: Arc<Spared>,
-    /// What the data plane counts, where a fleet shares it.
+    /// The data plane's counts, for a fleet that shares them.
     pub counts: Option<CountsOf>,
-    /// Broken limits.
+    /// Exceeded limits.
     pub breaks: Receiver<LimitExceeded>,
     /// Runs the data plane's ladder without a charge.
     pub explain: Explain,
     /// Folds the data plane's counters.
     pub totals: Arc<dyn Fn() -> Totals + Send + Sync>,
-    /// Where other threads tell what is wrong.
+    /// Faults that other threads report.
     pub faults: Faults,
     /// The state files.
     pub files: StateFiles,
-    /// What they held.
+    /// The content of the state files at the start.
     pub start: StartState,
-    /// The lookups; what lookups.json held is theirs already.
+    /// The lookups, which have the entries of lookups.json already.
     pub lookups: Lookups,
     /// The certificates of TLS.
     pub certificates: Option<Arc<Certificates>>,
-    /// What rules.json and its lists say; the first of it is in the snapshot already.
+    /// The rules; the first ones are in the snapshot already.
     pub rules: LiveRules,
     /// What comes and goes for anomalies, alerts and the metrics by place.
     pub feeds: Feeds,
@@ -85,17 +85,17 @@ pub struct Wiring {
     pub about: About,
 }
 
-/// What an operator is told of the service, besides what it counts.
+/// Facts about the service for operators, besides its counts.
 pub struct About {
     /// Its version.
     pub version: &'static str,
     /// Where it listens, as `WAF_LISTEN` is written.
     pub places: Vec<String>,
-    /// Its settings as they were written.
+    /// Its settings as they are written.
     pub listing: Vec<Listed>,
-    /// What was warned of at the start.
+    /// The warnings of the start.
     pub warnings: Vec<String>,
-    /// Those who listen to what happens.
+    /// The event stream.
     pub events: Arc<Events>,
     /// Takes requests for a reload and for an upgrade.
     pub process: Asking,
@@ -103,9 +103,9 @@ pub struct About {
 
 /// What comes and goes for anomalies, alerts and the metrics by place.
 pub struct Feeds {
-    /// Finished requests; nobody sends any while every threshold is off.
+    /// Finished requests; none are sent while every threshold is off.
     pub finished: Receiver<Vec<Finished>>,
-    /// Takes the requests by country and AS number since the last time.
+    /// Takes the requests by country and AS number since the last call.
     pub origins: Arc<dyn Fn() -> OriginCounts + Send + Sync>,
     /// Alert lines, to the request log.
     pub lines: Sender<Vec<u8>>,
@@ -114,13 +114,13 @@ pub struct Feeds {
 /// Why the control plane cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// The token files.
+    /// A token file cannot be used.
     #[error(transparent)]
     Token(#[from] TokenErrors),
-    /// bans.json holds more than may be dropped.
+    /// bans.json holds more undroppable bans than `WAF_MAX_BANS`.
     #[error("{}", too_many(*held, *max_bans))]
     TooManyBans {
-        /// Those that may not be dropped.
+        /// The number of undroppable bans.
         held: usize,
         /// The setting.
         max_bans: usize,
@@ -128,12 +128,12 @@ pub enum ControlError {
     /// The system refused a thread.
     #[error("the thread of the answers cannot be started: {0}")]
     Thread(std::io::Error),
-    /// The same, for a thread of the fleet.
+    /// The system refused a thread of the fleet.
     #[error("the fleet cannot be begun: {0}")]
     Fleet(std::io::Error),
 }
 
-/// Steers the loop from other threads.
+/// Controls the loop from other threads.
 #[derive(Clone)]
 pub struct ControlHandle {
     pub(crate) router: Arc<Router>,
@@ -150,7 +150,7 @@ impl ControlHandle {
         Arc::clone(&self.router).handover()
     }
 
-    /// From now on the health that operators ask for says that the service stops.
+    /// From now on health answers that the service stops.
     pub fn announce_stop(&self) {
         self.router.announce_stop();
     }
@@ -159,7 +159,7 @@ impl ControlHandle {
     /// little left to write (RESTART-1).
     pub fn save(&self) -> Saving {
         let (told, saving) = Saving::new();
-        // Full: the order is dropped, and the outcome says so.
+        // If the queue is full the request is dropped, and the result says so.
         let _ = self.orders.try_send(LoopCommand::Save(told));
         saving
     }
@@ -179,8 +179,8 @@ impl ControlHandle {
 }
 
 impl Control {
-    /// Takes in what the state files held and publishes the first snapshot: when it returns, every
-    /// ban is in force.
+    /// Takes the content of the state files and publishes the first snapshot: when this returns,
+    /// every ban is in force.
     ///
     /// # Errors
     /// See [`ControlError`].

@@ -1,4 +1,4 @@
-//! A ban, as it stands in bans.json and in every answer (BAN-4).
+//! A ban, in the form of bans.json and of every answer (BAN-4).
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,7 +18,7 @@ use crate::window::RuleSpan;
 /// When a ban ends.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Expiry {
-    /// At this moment, with no step of the control plane (BAN-7).
+    /// At this time, without any step of the control plane (BAN-7).
     At(Time),
     /// Never by time: the word `permanent`.
     Permanent,
@@ -33,7 +33,7 @@ impl Expiry {
         }
     }
 
-    /// The expiry that stands for an end in milliseconds, as [`Expiry::end_ms`] gives it.
+    /// The expiry of an end in milliseconds, the reverse of [`Expiry::end_ms`].
     pub const fn from_end_ms(end_ms: u64) -> Self {
         if end_ms == u64::MAX {
             Self::Permanent
@@ -42,7 +42,7 @@ impl Expiry {
         }
     }
 
-    /// Milliseconds that are left at `now_ms`; none of a permanent ban.
+    /// The milliseconds left at `now_ms`; none for a permanent ban.
     pub const fn remaining_ms(self, now_ms: u64) -> Option<u64> {
         match self {
             Self::At(Time(end)) => Some(end.saturating_sub(now_ms)),
@@ -98,23 +98,23 @@ impl<'de> Deserialize<'de> for Expiry {
 /// Who or what made a ban; also the label of `waf_bans_total`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Cause {
-    /// A request window was broken.
+    /// A request limit was exceeded.
     RateLimit,
-    /// A byte window was broken.
+    /// A byte limit was exceeded.
     ByteLimit,
     /// `POST /_waf/bans`.
     Admin,
     /// An edit of bans.json.
     Edit,
-    /// A limit of rules.json was broken (RULE-2).
+    /// A limit of rules.json was exceeded (RULE-2).
     RuleLimit,
-    /// A trap of rules.json was asked for (RULE-3).
+    /// A path of a trap of rules.json was requested (RULE-3).
     Trap,
     /// A jail of rules.json counted too many answers (RULE-4).
     Jail,
-    /// The application said so in its answer (APP-3).
+    /// The application asked for the ban in its answer (APP-3).
     Application,
-    /// One that this version does not know: it is kept (STATE-11).
+    /// A word that this version does not know: it is kept (STATE-11).
     Other(OtherWord),
 }
 
@@ -131,7 +131,7 @@ impl Cause {
         Self::Application,
     ];
 
-    /// As written in bans and metrics.
+    /// The name in bans and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::RateLimit => "rate_limit",
@@ -146,7 +146,7 @@ impl Cause {
         }
     }
 
-    /// Who decides for this cause, where a ban does not say it.
+    /// Who decided a ban of this cause, if the ban does not tell.
     const fn decided_by(self) -> DecidedBy {
         match self {
             Self::RateLimit
@@ -155,16 +155,16 @@ impl Cause {
             | Self::Trap
             | Self::Jail
             | Self::Application => DecidedBy::Service,
-            // What people do is known.
+            // Unknown causes are automatic: those of people are all known.
             Self::Other(_) => DecidedBy::Service,
             Self::Admin => DecidedBy::Admin,
             Self::Edit => DecidedBy::File,
         }
     }
 
-    /// Whether a limit was exceeded: of requests, of bytes, or of a rule (ALIVE-5). The
-    /// application's word counts as one: it speaks of one of the many that somebody may forward
-    /// for.
+    /// Whether a limit was exceeded: of requests, of bytes, or of a rule (ALIVE-5). A ban that the
+    /// application asks for counts as one: it may be about one of many clients behind a forwarding
+    /// peer.
     pub const fn is_of_a_limit(self) -> bool {
         match self {
             Self::RateLimit | Self::ByteLimit | Self::RuleLimit | Self::Application => true,
@@ -191,7 +191,7 @@ impl<'de> Deserialize<'de> for Cause {
     }
 }
 
-/// What a ban that the service makes by itself covers (RULE-8).
+/// What an automatic ban covers (RULE-8).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scope {
@@ -205,20 +205,20 @@ pub enum Scope {
 /// One ban. Members that this version does not know are kept in `unknown` and written back.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Ban {
-    /// What is refused; masked, and never narrower than a client once read.
+    /// The netblock; masked, and never narrower than a client once it was read.
     pub netblock: Netblock,
-    /// The client that broke the limit, or that an administrator named.
+    /// The client that exceeded the limit, or that an administrator named.
     #[serde(default)]
     pub client: Option<Client>,
-    /// When the ban was made; an entry written by hand without it gets the moment it was read.
+    /// When the ban was made; an entry without it gets the time at which it was read.
     #[serde(default)]
     pub ban_started: Option<Time>,
     /// When it ends.
     pub ban_expires: Expiry,
-    /// What led to it.
+    /// Its cause.
     #[serde(default = "Ban::edited")]
     pub cause: Cause,
-    /// Where it comes from; an entry without it comes from where its cause says.
+    /// Its origin; an entry without one gets the origin of its cause.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<BanOrigin>,
     /// Why, in a sentence.
@@ -230,7 +230,7 @@ pub struct Ban {
     /// Made in observe mode: refuses nobody in enforce mode (CHECK-3).
     #[serde(default)]
     pub observed: bool,
-    /// What broke the limit.
+    /// The circumstances of an automatic ban.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notes: Option<Notes>,
     /// Members of a newer version or of the administrator.
@@ -243,17 +243,17 @@ impl Ban {
         Cause::Edit
     }
 
-    /// Where the ban comes from.
+    /// The origin of the ban.
     pub fn origin(&self) -> BanOrigin {
         (self.origin).unwrap_or(BanOrigin::here(self.cause.decided_by()))
     }
 
-    /// Whether the ban refuses at `now_ms`, leaving aside [`Ban::observed`].
+    /// Whether the ban refuses at `now_ms`, regardless of [`Ban::observed`].
     pub fn is_active(&self, now_ms: u64) -> bool {
         self.lifted.is_none() && !self.ban_expires.is_past(now_ms)
     }
 
-    /// The length in milliseconds; `u64::MAX` for a permanent one.
+    /// The length in milliseconds; `u64::MAX` for a permanent ban.
     pub fn length_ms(&self) -> u64 {
         match (self.ban_expires, self.ban_started) {
             (Expiry::Permanent, _) => u64::MAX,
@@ -266,17 +266,17 @@ impl Ban {
 /// The circumstances of an automatic ban.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Notes {
-    /// The request that broke the limit.
+    /// The request that exceeded the limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<WithUnknown<RequestNote>>,
-    /// Requests of the whole netblock in the broken window.
+    /// Requests of the whole netblock in the exceeded window.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
         deserialize_with = "optional_count"
     )]
     pub netblock_requests: Option<u64>,
-    /// Which limit was broken.
+    /// Which limit was exceeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<LimitKind>,
     /// Its value, requests or bytes, after the percentage.
@@ -293,13 +293,13 @@ pub struct Notes {
         deserialize_with = "optional_count"
     )]
     pub limit_percent: Option<u8>,
-    /// The rule of rules.json that was broken.
+    /// The rule of rules.json that was exceeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<WithUnknown<RuleNote>>,
-    /// Who has counted how much, where other instances have (FLEET-8).
+    /// The counts of this and of other instances, if others have counted too (FLEET-8).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fleet: Option<WithUnknown<FleetNote>>,
-    /// What the lookup knew.
+    /// The client's lookup.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lookup: Option<WithUnknown<Arc<Lookup>>>,
     /// Members of a newer version or of the administrator.
@@ -310,10 +310,10 @@ pub struct Notes {
 /// A part of a ban's notes, with its members of a newer version or of the administrator.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct WithUnknown<T> {
-    /// What is known.
+    /// The known members.
     #[serde(flatten)]
     pub known: T,
-    /// What is not.
+    /// The unknown members.
     #[serde(flatten)]
     pub unknown: Unknown,
 }
@@ -327,8 +327,8 @@ impl<T> From<T> for WithUnknown<T> {
     }
 }
 
-/// Members that this version does not know, in their order. Boxed: nearly no ban has any, and four
-/// empty maps in each of 10,000 bans are memory too.
+/// Members that this version does not know, in their order. Boxed, because nearly no ban has any,
+/// and four empty maps in each of 10,000 bans would take memory.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Unknown(Option<Box<Map<String, Value>>>);
 
@@ -338,7 +338,7 @@ impl Unknown {
         self.0.as_ref()?.get(name)
     }
 
-    /// Those of a ban that was ordered with force.
+    /// The members of a ban that was requested with force.
     pub fn forced(force: bool) -> Self {
         match force {
             true => Self::default().with("force", Value::Bool(true)),
@@ -346,7 +346,7 @@ impl Unknown {
         }
     }
 
-    /// With this member, too.
+    /// Adds this member.
     #[must_use]
     pub fn with(mut self, name: &str, value: Value) -> Self {
         let members = self.0.get_or_insert_default();
@@ -368,18 +368,18 @@ impl<'de> Deserialize<'de> for Unknown {
     }
 }
 
-/// Which instances have counted how much of the window that was broken.
+/// How much of the exceeded window this and other instances have counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct FleetNote {
-    /// Requests or bytes that this instance has counted, as an estimate of the window.
+    /// The estimate of requests or bytes that this instance has counted.
     pub here: u64,
-    /// The same of all others.
+    /// The estimate of all other instances.
     pub others: u64,
-    /// Instances that lived, this one included.
+    /// The number of live instances, this one included.
     pub instances: u64,
 }
 
-/// The rule that was broken.
+/// The rule that was exceeded.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct RuleNote {
     /// Its name.
@@ -391,7 +391,8 @@ pub struct RuleNote {
     pub window: Option<RuleSpan>,
 }
 
-/// The request that broke a limit. Texts are cut at 256 bytes, bytes that are not UTF-8 replaced.
+/// The request that exceeded a limit. Texts are cut at 256 bytes; bytes that are not UTF-8 are
+/// replaced.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct RequestNote {
     /// `GET`, …

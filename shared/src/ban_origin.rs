@@ -1,8 +1,8 @@
-//! Where a ban comes from: who decided it, and at which instance of a fleet (FLEET-14).
+//! The origin of a ban: who decided it, and at which instance of a fleet (FLEET-14).
 //!
-//! Written as `service`, `admin` or `file`, and with `@NAME` behind it where another instance made
-//! the ban. What a later version calls otherwise is kept. It is part of a ban's key, so that two
-//! instances cannot give two bans one name.
+//! Written as `service`, `admin` or `file`, followed by `@NAME` if another instance made the ban.
+//! Words of a later version are kept. The origin is part of a ban's key, so that two instances
+//! cannot give two bans the same key.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -25,9 +25,9 @@ pub enum DecidedBy {
     Service,
     /// An administrator, by a request or an import.
     Admin,
-    /// Whoever edited bans.json.
+    /// A person, by an edit of bans.json.
     File,
-    /// One that this version does not know: it is kept (STATE-11).
+    /// A word that this version does not know: it is kept (STATE-11).
     Other(OtherWord),
 }
 
@@ -44,8 +44,8 @@ impl DecidedBy {
     }
 }
 
-/// The name of a cause or of an origin that this version does not know, such as a later one writes.
-/// Each is noted once in a process, which knows at most 64 of them.
+/// The name of a cause or of an origin that this version does not know, because a later version
+/// wrote it. Each name is stored once in a process, which keeps at most 64 of them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct OtherWord(u8);
 
@@ -57,7 +57,7 @@ impl OtherWord {
         if name.is_empty() || name.len() > 64 || !name.bytes().all(is_word) {
             return None;
         }
-        // The first place that is free, or has this name already.
+        // The first place that is free, or that has this name already.
         let place =
             (OTHER_WORDS.iter()).position(|held| &**held.get_or_init(|| name.into()) == name);
         place.and_then(|place| u8::try_from(place).ok()).map(Self)
@@ -69,12 +69,12 @@ impl OtherWord {
     }
 }
 
-/// Where a ban comes from.
+/// The origin of a ban.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct BanOrigin {
     /// Who decided it.
     pub by: DecidedBy,
-    /// At which other instance; none is this one.
+    /// The other instance; none for this one.
     pub instance: Option<Instance>,
 }
 
@@ -88,7 +88,7 @@ impl BanOrigin {
         },
     );
 
-    /// What was decided at this instance.
+    /// An origin at this instance.
     pub const fn here(by: DecidedBy) -> Self {
         Self { by, instance: None }
     }
@@ -147,11 +147,11 @@ pub fn is_instance_name(name: &str) -> bool {
     (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(is_part)
 }
 
-/// Another instance, by its name. Each name is noted once in a process.
+/// Another instance, by its name. Each name is stored once in a process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Instance(u16);
 
-/// The names that were noted.
+/// The stored names.
 #[derive(Default)]
 struct Names {
     all: Vec<&'static str>,
@@ -190,7 +190,7 @@ impl Instance {
                 "{name:?} is one name of an instance too many: at most {MAX_INSTANCES} are allowed"
             ));
         }
-        // It is never given back: keys of bans are copied, and the names are few.
+        // Leaked on purpose: keys of bans are copied, and the names are few.
         let name: &'static str = Box::leak(name.into());
         names.all.push(name);
         names.places.insert(name, place);

@@ -1,4 +1,4 @@
-//! Who limits and bans are charged to: one IPv4 address or one IPv6 /64 (CLIENT-1).
+//! The client that limits and bans apply to: one IPv4 address or one IPv6 /64 (CLIENT-1).
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -1,7 +1,7 @@
-//! Time as an argument: below the edges nobody asks a clock.
+//! Time as an argument: only the edges of the program read a clock.
 //!
-//! Two readings go together. The wall clock is for windows and bans, because they outlive a
-//! restart; the monotonic clock is for time-outs and for the order in which clients were seen,
+//! Both clocks are read together. The wall clock is for windows and bans, because they outlive a
+//! restart. The monotonic clock is for time-outs and for the order in which clients were seen,
 //! because it never steps back.
 #![expect(
     clippy::disallowed_methods,
@@ -21,10 +21,10 @@ pub struct Now {
     pub mono_ns: u64,
 }
 
-/// Where time comes from: the system, or a test.
+/// The source of time: the system, or a test.
 #[derive(Clone, Debug)]
 pub enum Clock {
-    /// The system's clocks; monotonic time counts from the instant held.
+    /// The system's clocks; monotonic time counts from this instant.
     System(Instant),
     /// A clock that a test moves.
     Manual(Arc<ManualClock>),

@@ -1,7 +1,7 @@
 //! How long the next automatic ban of a netblock lasts (BAN-1): pure.
 //!
-//! Both planes call it: the control plane to make the ban, the data plane to tell the client that
-//! broke the limit how long it will last without waiting for the control plane.
+//! Both planes call it: the control plane to make the ban, and the data plane to tell the client
+//! the length of the ban without waiting for the control plane.
 
 use std::time::Duration;
 
@@ -42,17 +42,17 @@ pub struct Ended {
     pub length_ms: u64,
 }
 
-/// How long the application wants a ban to last (APP-3).
+/// The ban that the application asks for (APP-3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AskedBan {
-    /// It said `ban`: as long as for a broken limit.
+    /// True for the word `ban`: as long as for an exceeded limit.
     pub plain: bool,
     /// The longest of its `ban=DURATION`.
     pub duration: Option<Duration>,
 }
 
-/// When a ban that the application asks for ends. One that it gives a duration lasts so long; where
-/// a ban of the netblock ended lately, at least as long as escalation says.
+/// The end of a ban that the application asks for. With a duration it lasts that long, but at least
+/// as long as by escalation if a ban of the netblock ended recently.
 pub fn asked_expiry(policy: &Policy, last: Option<Ended>, now_ms: u64, asked: AskedBan) -> Expiry {
     let escalated = next_expiry(policy, last, now_ms);
     let Some(duration) = asked.duration else {
@@ -66,8 +66,8 @@ pub fn asked_expiry(policy: &Policy, last: Option<Ended>, now_ms: u64, asked: As
     }
 }
 
-/// Whether a ban that ended makes the next one longer. An entry by hand may have no length: it
-/// ended before it was read, and says not when it began.
+/// Whether a ban that ended makes the next one longer. An edited entry may have no length: it ended
+/// before it was read, and has no start.
 fn is_recent(policy: &Policy, last: Ended, now_ms: u64) -> bool {
     last.length_ms > 0 && now_ms.saturating_sub(last.end_ms) <= millis(policy.repeat_window)
 }
@@ -76,7 +76,7 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// When a ban that is made now ends, given the ban of the netblock that ended last.
+/// The end of a ban made now, given the netblock's last ban that ended.
 pub fn next_expiry(policy: &Policy, last: Option<Ended>, now_ms: u64) -> Expiry {
     let length = match last {
         Some(last) if is_recent(policy, last, now_ms) => {

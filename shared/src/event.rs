@@ -1,4 +1,4 @@
-//! What the data plane reports upward, by value.
+//! Events that the data plane sends to the control plane, by value.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -10,20 +10,20 @@ use crate::lookup::Lookup;
 use crate::rules::{Quota, Rule, RuleKind};
 use crate::verdict::LimitKind;
 
-/// A request that ended, for the anomaly counters; reported only while one of their thresholds is
-/// set (ALERT-1). They travel in batches, and are counted at the time they are taken: at most a
-/// tick of both planes later.
+/// A finished request, for the anomaly counters; sent only while one of their thresholds is set
+/// (ALERT-1). They travel in batches, and are counted at the time they are taken: at most a tick of
+/// both planes later.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finished {
     /// The full address of its client: a watched netblock may be narrower than an IPv6 client.
     pub address: IpAddr,
-    /// What the lookup knew when the request ended.
+    /// The client's lookup when the request ended.
     pub lookup: Option<Arc<Lookup>>,
     /// Body or WebSocket bytes, both ways.
     pub bytes: u64,
 }
 
-/// What a client did that bans it.
+/// The offence for which a client is banned.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Offence {
     /// It exceeded one of the six limits.
@@ -35,16 +35,16 @@ pub enum Offence {
         /// The percentage applied, 0 to 100.
         percent: u8,
     },
-    /// It broke a rule of rules.json.
+    /// It exceeded a limit or jail of rules.json, or requested a trap's path.
     Rule {
         /// Which.
         rule: Arc<Rule>,
         /// The window that it exceeded; a trap has none.
         quota: Option<Quota>,
-        /// What the ban covers: of a limit the netblock, of a trap or a jail what the rule says.
+        /// What the ban covers: for a limit the netblock, for a trap or a jail as the rule says.
         scope: Scope,
     },
-    /// The application said that it is to be banned (APP-3).
+    /// The application asked for a ban (APP-3).
     Application(AskedBan),
 }
 
@@ -69,7 +69,7 @@ impl Offence {
         }
     }
 
-    /// What the ban that follows covers, unless that is spared (ALIVE-5).
+    /// What the following ban covers, unless that is spared (ALIVE-5).
     pub const fn scope(&self) -> Scope {
         match self {
             Self::Limit { .. } | Self::Application(_) => Scope::Netblock,
@@ -77,7 +77,7 @@ impl Offence {
         }
     }
 
-    /// The same in a sentence, for the ban's reason.
+    /// A sentence about the offence, for the ban's reason.
     pub fn reason(&self) -> String {
         match self {
             Self::Limit { kind, value, .. } => {
@@ -104,18 +104,18 @@ impl Offence {
     }
 }
 
-/// A limit that a client exceeded, or another offence; its own bounded channel, so that log traffic
-/// never pushes a ban out.
+/// An exceeded limit or another offence. It has a bounded channel of its own, so that log traffic
+/// never displaces a ban.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LimitExceeded {
-    /// Who did it.
+    /// The client.
     pub client: Client,
-    /// What.
+    /// The offence.
     pub offence: Offence,
-    /// When, milliseconds since 1970.
+    /// When, in milliseconds since 1970.
     pub at_ms: u64,
-    /// The request; none where it was learned from other instances (FLEET-8).
+    /// The request; none if the offence was learned from other instances (FLEET-8).
     pub request: Option<RequestNote>,
-    /// Who has counted how much, where other instances have.
+    /// The counts of this and of other instances, if others have counted too.
     pub fleet: Option<FleetNote>,
 }

@@ -15,18 +15,18 @@ use crate::settings::BanResponse;
 use crate::verdict::{Action, AppliedPercent, Group, LimitHit};
 use crate::window::{PerSpan, RuleSpan};
 
-/// A request that is not made.
+/// A hypothetical request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Question {
-    /// Who would make it.
+    /// The address that would send it.
     pub address: IpAddr,
-    /// How.
+    /// Its method.
     pub method: Method,
     /// The path, as a request has it.
     pub path: String,
     /// Its `Host`, its query and its fields, as far as they are known.
     pub sent: Remembered,
-    /// Whether the page of another site would have the browser ask (RULE-8).
+    /// Whether a page of another site would cause the request (RULE-8).
     pub other_site: bool,
 }
 
@@ -35,29 +35,28 @@ pub struct Question {
 pub struct Explanation {
     /// The client that it would be charged to.
     pub client: Client,
-    /// What a ban of the client for a limit would cover; where limits do not ban it (ALIVE-5), its
-    /// netblock.
+    /// The netblock that a ban of the client for a limit would cover; if limits do not ban the
+    /// client (ALIVE-5), its netblock.
     pub netblock: Netblock,
     /// What would become of it.
     pub outcome: Outcome,
-    /// What would become of it without the ban that refuses it, or without the answer of the lookup
-    /// that it would wait for.
+    /// The outcome without the ban that refuses it, or without the answer of the lookup that it
+    /// would wait for.
     pub otherwise: Option<Outcome>,
     /// Which list the client stands on.
     pub group: Group,
     /// The member of the list that decides, if one does.
     pub list: Option<ListHit>,
-    /// When the version of the feed was taken that the list is, milliseconds since 1970; none where
-    /// it is no feed.
+    /// When the feed's version was taken, in milliseconds since 1970; none if the list is no feed.
     pub list_since_ms: Option<u64>,
     /// The rule that decides, if one does.
     pub rule: Option<Arc<Rule>>,
-    /// When the version of the feed was taken whose decision that rule is (FEED-7), milliseconds
-    /// since 1970; none where it is an entry of rules.json.
+    /// For a rule from a feed's decisions (FEED-7), when the feed's version was taken, in
+    /// milliseconds since 1970; none for an entry of rules.json.
     pub rule_since_ms: Option<u64>,
-    /// What takes it out of denials, traps and limits, if something does.
+    /// The exemption from denials, traps and limits, if there is one.
     pub exempt: Option<ExemptBy>,
-    /// The crawler that it says it is (CRAWL-2).
+    /// The crawler that it claims to be (CRAWL-2).
     pub claim: Option<Claim>,
     /// Whether the limits would count it.
     pub counted: bool,
@@ -66,7 +65,7 @@ pub struct Explanation {
     pub known: bool,
     /// Whether the application trusts the client now (APP-4).
     pub trusted: bool,
-    /// What is known of the client; none where no lookup has answered.
+    /// The client's lookup; none if no lookup has answered.
     pub lookup: Option<Arc<Lookup>>,
     /// The request windows before it.
     pub requests: PerSpan<Usage>,
@@ -78,24 +77,24 @@ pub struct Explanation {
     pub rule_limits: Vec<RuleUsage>,
     /// The jails of rules.json that may count the answer, before it.
     pub jails: Vec<RuleUsage>,
-    /// What lowers the request limits.
+    /// The percentage that lowers the request limits.
     pub limit_percent: Option<AppliedPercent>,
-    /// What lowers the byte limits.
+    /// The percentage that lowers the byte limits.
     pub bytes_percent: Option<AppliedPercent>,
-    /// When a ban for a limit would end that is made now; none where none can be made.
+    /// When a ban for a limit, made now, would end; none if none can be made.
     pub next_ban: Option<Expiry>,
 }
 
-/// What a request is exempt by (CHECK-5, MATCH-4).
+/// Why a request is exempt (CHECK-5, MATCH-4).
 #[derive(Clone, PartialEq, Debug)]
 pub enum ExemptBy {
-    /// This prefix of `WAF_EXEMPT_PATHS`, as it is kept: `/` is empty.
+    /// This prefix of `WAF_EXEMPT_PATHS`, in its stored form: `/` is empty.
     Path(String),
     /// This entry of `exempt` of rules.json.
     Entry(Arc<Rule>),
 }
 
-/// What other instances of the fleet have counted of a client (FLEET-29).
+/// The counts of other instances of the fleet for a client (FLEET-29).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Elsewhere {
     /// Requests, as estimates of the windows.
@@ -111,13 +110,13 @@ pub struct Elsewhere {
 pub struct Usage {
     /// The estimate.
     pub used: u64,
-    /// The client's limit, after its percentage; none where there is none.
+    /// The client's limit, after its percentage; none without a limit.
     pub limit: Option<u64>,
-    /// Milliseconds until one more fits; none where there is no limit, or never.
+    /// Milliseconds until one more fits; none without a limit, or if none ever fits.
     pub fits_in_ms: Option<u64>,
 }
 
-/// What other instances of the fleet have counted for a rule (FLEET-29).
+/// The counts of other instances of the fleet for a rule (FLEET-29).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RuleElsewhere {
     /// Estimates of its windows.
@@ -135,11 +134,11 @@ pub struct RuleUsage {
     pub windows: Vec<(RuleSpan, Usage)>,
     /// What of these windows other instances have counted; none where nothing was heard of them.
     pub elsewhere: Option<RuleElsewhere>,
-    /// What its ban would cover; none where it would make none.
+    /// The netblock that its ban would cover; none if it would ban nobody.
     pub would_ban: Option<Netblock>,
 }
 
-/// What would become of a request. In observe mode a refusal is only noted.
+/// The outcome of a request. In observe mode a refusal is only noted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// The health check: answered before everything.
@@ -148,7 +147,7 @@ pub enum Outcome {
     Forward,
     /// Under `/_waf/`: the service answers.
     Own,
-    /// It waits for the client's lookup first (LOOKUP-3).
+    /// The request waits for the client's lookup first (LOOKUP-3).
     AwaitLookup,
     /// It is refused.
     Refuse {
@@ -165,5 +164,5 @@ pub enum Outcome {
     },
 }
 
-/// Asks the data plane. Nothing is charged and nobody is marked as seen.
+/// Asks the data plane. Nothing is charged, and no client counts as seen.
 pub type Explain = Arc<dyn Fn(&Question) -> Explanation + Send + Sync>;

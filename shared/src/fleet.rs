@@ -1,8 +1,8 @@
-//! What instances of weir that act as one have counted together (FLEET-5, FLEET-6). Pure.
+//! Counts that the instances of a fleet share (FLEET-5, FLEET-6). Pure.
 //!
-//! A window of this instance holds what it counted itself and what it knows of others: so a limit
-//! is compared with the sum, and nothing else has to know of the fleet. [`InFleet`] tells the two
-//! apart: what of the own count the engine has already, and what others have added.
+//! A window of this instance contains its own count and the known counts of others: so a limit is
+//! compared with the sum, and no other code depends on the fleet. [`InFleet`] separates the two:
+//! the part of the own count that the engine has already, and the part that others have added.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,17 +12,17 @@ use crate::clock::Now;
 use crate::rules::{Rule, SharedKey};
 use crate::window::{Length, Span, Window};
 
-/// What of a window the engine has, and what others have put into it.
+/// The part of a window that the engine has, and the part that others have added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct InFleet {
-    /// What of the own count the engine has.
+    /// The part of the own count that the engine has.
     sent: Window,
-    /// What of the window is the count of others.
+    /// The part of the window that others have counted.
     others: Window,
 }
 
 impl InFleet {
-    /// All of the window is the own count, and the engine has it, as after a restart: nothing is
+    /// Treats all of the window as own counts that the engine has, as after a restart: nothing is
     /// sent twice.
     pub const fn sent(window: Window) -> Self {
         Self {
@@ -35,12 +35,12 @@ impl InFleet {
         }
     }
 
-    /// Whether the engine has something of it.
+    /// Whether the engine has a part of it.
     pub const fn is_sent(&self) -> bool {
         self.sent.current > 0 || self.sent.previous > 0
     }
 
-    /// Whether it says nothing.
+    /// Whether both parts are empty.
     pub const fn is_empty(&self) -> bool {
         !self.is_sent() && self.others.current == 0 && self.others.previous == 0
     }
@@ -50,17 +50,17 @@ impl InFleet {
         self.others
     }
 
-    /// Moves the buckets to those of the window, which was rolled already.
+    /// Rolls both parts to the buckets of `window`, which must be rolled already.
     pub fn roll(&mut self, window: &Window, span: impl Length) {
         self.others.roll(span, window.start_ms);
-        // A clock that was set back far began the window anew, with nothing of others in it. What
-        // the engine has it has all the same.
+        // If a clock was set back far, the window has started again without counts of others. The
+        // engine still has what it had.
         if window.start_ms > self.sent.start_ms {
             self.sent.roll(span, window.start_ms);
         }
     }
 
-    /// What the instance has counted itself of the window, which was rolled already.
+    /// The instance's own count of the window, which must be rolled already.
     #[must_use]
     pub fn own(mut self, window: &Window, span: impl Length) -> Window {
         self.roll(window, span);
@@ -71,8 +71,8 @@ impl InFleet {
         }
     }
 
-    /// What of the own count the engine lacks, without what is not shared. The window was rolled
-    /// already.
+    /// The part of the own count that the engine lacks, without what is not shared. The window must
+    /// be rolled already.
     #[must_use]
     pub fn unsent(mut self, window: &Window, not_shared: Window, span: impl Length) -> Window {
         self.roll(window, span);
@@ -91,10 +91,10 @@ impl InFleet {
         }
     }
 
-    /// The engine has taken `taken`, and knows this sum of all instances; the window gets what is
-    /// new of others (FLEET-6). `None` for a sum that says nothing of them now. Where `is_over` the
-    /// engine may have let go of the sum for its time was over: what it lacks is sent again.
-    /// Whatever else it lost may come back, and is not.
+    /// Takes the engine's sum of all instances, after it took `taken`; the window gets the new
+    /// counts of others (FLEET-6). `None` for a sum that does not concern the current buckets. With
+    /// `is_over` the engine may have dropped the sum because its time was over: the missing part is
+    /// sent again. Anything else it lost may come back, and is not sent again.
     pub fn learn(
         &mut self,
         window: &mut Window,
@@ -124,7 +124,7 @@ impl InFleet {
         let (current, previous) = if sum.start_ms == window.start_ms {
             (Some(sum.current), Some(sum.previous))
         } else if sum.start_ms == window.start_ms.saturating_add(span.ms()) {
-            // Somebody's clock is ahead: the bucket there that is past is the one here.
+            // Another instance's clock is ahead: its previous bucket is the current one here.
             (Some(sum.previous), None)
         } else {
             (None, None)
@@ -145,7 +145,7 @@ impl InFleet {
         ];
         for (sum, sent, others, held) in buckets {
             let Some(sum) = sum else { continue };
-            // Less than was sent: the engine has lost at least the difference.
+            // The sum is less than what was sent: the engine has lost at least the difference.
             if is_over {
                 *sent = (*sent).min(sum);
             }
@@ -155,18 +155,19 @@ impl InFleet {
         }
     }
 
-    /// The count begins anew, and the engine's does not: what it has of this instance stays sent.
+    /// Resets the own count while the engine's sum stays: its part from this instance still counts
+    /// as sent.
     pub fn begin_again(&mut self) {
         self.others = Window::default();
     }
 
-    /// The engine has nothing of it: all of the own count is to be sent again.
+    /// Notes that the engine has nothing of it: all of the own count must be sent again.
     pub const fn lost(&mut self) {
         self.sent.current = 0;
         self.sent.previous = 0;
     }
 
-    /// The engine may have any part of the own count: nothing of it is sent again.
+    /// Notes that the engine may have any part of the own count: nothing of it is sent again.
     pub fn may_be_sent(&mut self, window: &Window, span: impl Length) {
         self.roll(window, span);
         if self.sent.start_ms == window.start_ms {
@@ -174,7 +175,7 @@ impl InFleet {
         }
     }
 
-    /// What others have counted does not hold.
+    /// Removes the counts of others from the window.
     pub fn without_others(&mut self, window: &mut Window, span: impl Length) {
         self.roll(window, span);
         *window = self.own(window, span);
@@ -190,13 +191,13 @@ impl InFleet {
 pub struct SharedCount {
     /// The limit.
     pub rule: Arc<Rule>,
-    /// Which of its counts.
+    /// The key of the count.
     pub key: SharedKey,
-    /// It is the second one, of known clients (SHARE-4).
+    /// True for the second count of the key, for known clients (SHARE-4).
     pub is_second: bool,
 }
 
-/// What has counted something.
+/// The owner of a changed count.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Changed {
     /// A client, by its own windows or those of rules.
@@ -205,37 +206,38 @@ pub enum Changed {
     Shared(SharedCount),
 }
 
-/// Whose windows they are.
+/// The owner of the windows.
 #[derive(Clone, PartialEq, Debug)]
 pub enum CountOf {
-    /// The six of a client: requests a minute, an hour and a day, then bytes.
+    /// The six windows of a client: requests a minute, an hour and a day, then bytes.
     Client(Client),
-    /// Those of a client that a rule counts: a minute, an hour, a day.
+    /// The windows of a client by a rule: a minute, an hour, a day.
     Rule(Client, Arc<Rule>),
-    /// Those of all clients that share them: the same.
+    /// The windows of a shared count: the same.
     Shared(SharedCount),
 }
 
-/// What an instance has counted, and the engine lacks.
+/// Counts of an instance that the engine lacks.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Report {
-    /// Whose windows.
+    /// The owner of the windows.
     pub of: CountOf,
-    /// When the ban began that reset them last, milliseconds since 1970; 0 for never (FLEET-9).
+    /// The start of the last ban that reset them, in milliseconds since 1970; 0 if there was none
+    /// (FLEET-9).
     pub epoch_ms: u64,
-    /// The client is known here (SHARE-4): it is so everywhere.
+    /// True if the client is known here (SHARE-4): then it is known at all instances.
     pub known: bool,
     /// In the order of [`Span::ALL`], once or twice.
     pub windows: Vec<Window>,
-    /// How long the engine is to keep their sum (FLEET-28).
+    /// How long the engine keeps their sum (FLEET-28).
     pub keep: Duration,
-    /// How much of what is left of a limit it is, as [`URGENT`] says; 0 where nothing is over the
-    /// share that is held back.
+    /// The share of the rest of a limit that these counts take, in the scale of [`URGENT`]; 0 if no
+    /// count is above the share that is held back.
     pub urgency: u64,
 }
 
-/// The urgency of what does not wait for the next interval: half of an instance's share of what is
-/// left of a limit.
+/// The urgency from which counts do not wait for the next interval: half of an instance's share of
+/// the rest of a limit.
 pub const URGENT: u64 = 500;
 
 impl Report {
@@ -246,62 +248,63 @@ impl Report {
     }
 }
 
-/// What the engine knows of the same windows: of all instances together.
+/// The engine's sum of the same windows over all instances.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Sum {
-    /// As of a report.
+    /// As in a report.
     pub epoch_ms: u64,
-    /// Some instance knows the client.
+    /// True if an instance knows the client.
     pub known: bool,
     /// As many as were reported.
     pub windows: Vec<Window>,
 }
 
-/// What a report is made for.
+/// The parameters of a report.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reporting {
-    /// Instances that live, this one included: at least 1.
+    /// The number of live instances, this one included: at least 1.
     pub instances: u64,
-    /// Everything is sent: the instance goes.
+    /// True if everything must be sent because the instance leaves.
     pub is_last: bool,
-    /// A client near a limit that only refuses is asked about after so long, nanoseconds.
+    /// After so many nanoseconds the engine is asked about a client near a limit that only refuses.
     pub ask_after_ns: u64,
 }
 
-/// Gives the number that stands for a field's value, by a key: in a fleet the same at each
-/// instance, else the same over a restart.
+/// Hashes a field's value with a key: in a fleet the same key at each instance, otherwise the same
+/// over a restart.
 pub type ValueHash = Box<dyn Fn(&[u8]) -> u64 + Send + Sync>;
 
-/// The counts of this instance, as the fleet's thread sees them.
+/// The fleet thread's interface to the counts of this instance.
 pub trait FleetCounts: Send + Sync {
-    /// Limits by a field's value count under these numbers from now on, and anew.
+    /// Makes limits by a field's value count by this hash, starting again from 0.
     fn tell_values_by(&self, hash: ValueHash);
 
-    /// What has counted something since it was named here last; waits so long for a client.
+    /// The next owner whose counts have changed since it was last returned; waits at most `wait`
+    /// for one.
     fn changed(&self, wait: Duration) -> Option<Changed>;
 
-    /// Everything that is kept.
+    /// All owners of counts.
     fn all(&self) -> Vec<Changed>;
 
-    /// What is due of it.
+    /// The reports that are due for an owner.
     fn reports(&self, of: &Changed, reporting: Reporting, now: Now) -> Vec<Report>;
 
-    /// The engine has taken a report, or none of it, and knows this sum. A limit that is broken now
-    /// is reported as any other (FLEET-8). `instances` is for the notes.
+    /// Takes the engine's sum, and whether the engine took the report. A limit that is exceeded by
+    /// that is reported like any other (FLEET-8). `instances` is for the notes.
     fn learn(&self, report: &Report, is_taken: bool, sum: &Sum, instances: u64, now: Now);
 
-    /// The engine has nothing of what was sent.
+    /// Notes that the engine has lost everything that was sent.
     fn lost(&self);
 
-    /// The engine may have any part of what was counted.
+    /// Notes that the engine may have any part of the counts.
     fn may_be_sent(&self);
 
-    /// What others count holds, or does not (FLEET-27).
+    /// Sets whether the counts of others are used (FLEET-27).
     fn heed(&self, others: bool);
 }
 
-/// The counts of this instance: made where they are asked for the first time, and the same from
-/// then on.
+/// Returns the counts of this instance. They are made at the first call, and are the same from then
+/// on.
 pub type CountsOf = Arc<dyn Fn() -> Arc<dyn FleetCounts> + Send + Sync>;
 
 /// The length of the window at this place of a report.

@@ -1,7 +1,7 @@
-//! How the data plane hands a request under `/_waf/` to whoever answers it, after the ladder.
+//! How the data plane passes a request under `/_waf/` to the control plane, after the ladder.
 //!
-//! One function type. The data plane calls it once with no body; told to, it reads the body,
-//! bounded, and calls again.
+//! One function type. The data plane calls it once without a body. If the function asks for the
+//! body, the data plane reads it, bounded, and calls again.
 
 use std::sync::Arc;
 
@@ -22,11 +22,11 @@ pub struct OwnRequest {
     pub query: Option<String>,
     /// The `Authorization` field, if there is exactly one.
     pub authorization: Option<http::HeaderValue>,
-    /// The client that sent it; none where it came another way than all requests do.
+    /// The client that sent it; none if it did not come over the data plane.
     pub client: Option<Client>,
     /// The request's id, for problem documents.
     pub request_id: String,
-    /// The bytes of the body, where `Content-Length` says how many it has.
+    /// The bytes of the body according to `Content-Length`, if there is one.
     pub announced: Option<u64>,
     /// The body, once [`Step::ReadBody`] asked for it.
     pub body: Option<Body>,
@@ -61,10 +61,10 @@ pub struct OwnResponse {
 /// Called once with the response, from any thread.
 pub type Respond = Box<dyn FnOnce(OwnResponse) + Send>;
 
-/// What the data plane has to do for a request that was handed over.
+/// The next step of the data plane for such a request.
 #[derive(Debug)]
 pub enum Step {
-    /// Here is the response; [`Respond`] is not called.
+    /// Send this response; [`Respond`] is not called.
     Done(OwnResponse),
     /// Read at most this many bytes of the body and call again; [`Respond`] is not called.
     ReadBody {

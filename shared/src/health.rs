@@ -1,22 +1,22 @@
-//! What a health check says, on each door alike (CHECK-1, ALIVE-4, ALIVE-7).
+//! The answer to a health check, the same at each entry (CHECK-1, ALIVE-4, ALIVE-7).
 
 use http::StatusCode;
 
 use crate::pulse;
 
-/// Whether the service is fit to be sent requests.
+/// Whether the service should get requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Health {
     /// It serves.
     Pass,
-    /// It is on its way to its end.
+    /// It is stopping.
     Draining,
     /// One of its loops hangs.
     Fail,
 }
 
 impl Health {
-    /// Of this moment.
+    /// The current health.
     pub fn now(stopping: bool) -> Self {
         match stopping {
             _ if pulse::hangs() => Self::Fail,

@@ -1,7 +1,7 @@
-//! What the two planes and the commands say to each other.
+//! The types that the two planes and the commands share.
 //!
-//! No sockets, no files: values, pure arithmetic and the few traits and function types
-//! that let the data plane and the control plane talk without knowing each other.
+//! No sockets and no files: values, pure arithmetic, and the few traits and function types by which
+//! the data plane and the control plane call each other without depending on each other.
 #![cfg_attr(
     test,
     allow(

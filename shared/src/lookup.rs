@@ -1,8 +1,8 @@
-//! What a lookup tells about a client, and how the data plane asks for one. What a country and an
-//! AS number are is in [`crate::origin`].
+//! The answer of a lookup about a client, and how the data plane asks for one. [`crate::origin`]
+//! has the types of countries and AS numbers.
 //!
-//! One function type, as in `handover.rs`: the data plane asks, never waits in the call, and learns
-//! the answer at once, through the client table, or through a call back.
+//! One function type, as in `handover.rs`: the data plane calls it, and it never blocks. The answer
+//! comes at once, through the client table, or through a callback.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -29,13 +29,12 @@ pub struct Lookup {
     pub as_name: Option<String>,
 }
 
-/// Answers by what they say: those that say the same, as for the clients of one network, are held
-/// once.
+/// Deduplicates answers: equal ones, as for the clients of one network, are held once.
 #[derive(Default)]
 pub struct Interner(HashSet<Arc<Lookup>>);
 
 impl Interner {
-    /// Has this answer be the one that says the same.
+    /// Replaces this answer by an equal one that is held already.
     pub fn intern(&mut self, lookup: &mut Arc<Lookup>) {
         match self.0.get(lookup) {
             Some(held) => *lookup = Arc::clone(held),
@@ -44,31 +43,30 @@ impl Interner {
     }
 }
 
-/// Called with the outcome of a lookup that a request waits for: none if it failed. Called once, or
-/// dropped with its lookup.
+/// Called with the answer of a lookup that a request waits for; none if the lookup failed. Called
+/// once, or dropped with its lookup.
 pub type OnLookup = Box<dyn FnOnce(Option<Arc<Lookup>>) + Send>;
 
 /// The state of a lookup after it was asked for.
 pub enum LookupStarted {
-    /// The answer, good until this moment of the monotonic clock, nanoseconds.
+    /// The answer is known.
     Known {
         /// What is known.
         lookup: Arc<Lookup>,
-        /// When to ask again; `u64::MAX` for never.
+        /// When to ask again, in nanoseconds of the monotonic clock; `u64::MAX` for never.
         until_ns: u64,
     },
-    /// It is being looked up; the answer reaches the client table, and [`OnLookup`].
+    /// The lookup is under way; the answer goes to the client table, and to [`OnLookup`].
     Later,
-    /// It is not known for now, and nobody should wait: a failure not long ago, or too many
-    /// questions.
+    /// The answer is not available for now, and no request should wait: after a recent failure, or
+    /// with too many questions.
     NotNow {
         /// When to ask again, on the monotonic clock, nanoseconds.
         again_ns: u64,
     },
 }
 
-/// Asks about a client. Never blocks; a client that is asked about already is not asked about
-/// twice.
+/// Asks about a client. Never blocks, and never asks twice about a client at the same time.
 pub type Ask = Arc<dyn Fn(Client, Option<OnLookup>) -> LookupStarted + Send + Sync>;
 
 impl Lookup {
@@ -80,8 +78,8 @@ impl Lookup {
     /// The AS number, where one is known.
     pub fn as_number(&self) -> Option<AsNumber> {
         let text = self.asn.as_deref()?;
-        // Read once for every new client: the form of a service's answer is tried first, before the
-        // forms that a state file may have.
+        // Parsed once for every new client: the form of a service's answer is tried first, before
+        // the forms that a state file may have.
         match text.strip_prefix("AS").and_then(digits) {
             Some(number) => AsNumber::new(number),
             None => AsNumber::parse_named(text).ok()?.0,
@@ -109,10 +107,10 @@ impl Origin {
     }
 }
 
-/// Whether an address can belong to a visitor from the Internet. Others are never looked up: nobody
-/// outside knows them, and they are nobody's business (LOOKUP-2). The ranges are those of the IANA
-/// special-purpose registries that are not globally reachable, multicast and reserved ones
-/// included.
+/// Whether an address can belong to a visitor from the Internet. Other addresses are never looked
+/// up: no service knows them, and they must not leave the machine (LOOKUP-2). The excluded ranges
+/// are those of the IANA special-purpose registries that are not globally reachable, including
+/// multicast and reserved ones.
 pub fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => is_public_v4(v4),
@@ -139,8 +137,8 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
 
 fn is_public_v6(address: Ipv6Addr) -> bool {
     let [a, b, ..] = address.segments();
-    // Global unicast is 2000::/3 alone; in it 2001::/23 is for protocols, 2001:db8::/32 and
-    // 3fff::/20 for documents.
+    // Global unicast is 2000::/3 only; in it 2001::/23 is for protocols, 2001:db8::/32 and
+    // 3fff::/20 for documentation.
     a >> 13 == 1 && !(a == 0x2001 && (b < 0x200 || b == 0x0db8)) && !(a == 0x3fff && b < 0x1000)
 }
 

@@ -1,8 +1,8 @@
-//! Prefixes and sets of them.
+//! Netblocks, and sets of netblocks.
 //!
 //! A [`Netblock`] is always masked, always folded to IPv4 where it was IPv4-mapped. Ban lookups use
-//! [`crate::snapshot::BanIndex`]; the sets here hold static lists, where containment is all that is
-//! asked.
+//! [`crate::snapshot::BanIndex`]; the sets here hold static lists, which are asked for containment
+//! only.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -83,8 +83,8 @@ impl Netblock {
         self.0.contains(&other.0)
     }
 
-    /// What a ban of this netblock can refuse: a client is a whole /64, so nothing narrower than a
-    /// /64 is left (BAN-4).
+    /// The netblock that a ban can refuse: a client is a whole /64, so a narrower netblock is
+    /// widened to a /64 (BAN-4).
     #[must_use]
     pub fn widened_to_clients(self) -> Self {
         match self.0 {

@@ -1,14 +1,14 @@
-//! Where a client comes from: the code of a country and the number of an AS, as values (LOOKUP-4).
+//! The origin of a client: the code of its country and the number of its AS, as types (LOOKUP-4).
 
 use std::fmt;
 use std::num::{NonZeroU8, NonZeroU32};
 use std::str::FromStr;
 
-/// An AS number that means something: neither 0 nor 64512, which stand for unknown (LOOKUP-4).
+/// A known AS number: neither 0 nor 64512, which stand for unknown (LOOKUP-4).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct AsNumber(NonZeroU32);
 
-/// What stands for an AS number that nobody knows (LOOKUP-4).
+/// The number that stands for an unknown AS (LOOKUP-4).
 const UNKNOWN_AS: u32 = 64_512;
 
 impl AsNumber {
@@ -47,7 +47,7 @@ impl AsNumber {
     }
 }
 
-/// The number that digits, and nothing else, are; unlike the standard library, which takes a sign.
+/// Parses digits only; the standard library would accept a sign.
 pub(crate) fn digits(text: &str) -> Option<u32> {
     if text.is_empty() {
         return None;
@@ -70,8 +70,7 @@ impl fmt::Display for AsNumber {
 }
 
 /// A country code, two letters (ISO 3166-1 alpha-2, user-assigned ones such as `XK` included). No
-/// letter is 0, so that an absent one takes no byte more: every client of the table has a place for
-/// one.
+/// letter is 0, so that `Option` needs no further byte: every client of the table has one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Country(NonZeroU8, NonZeroU8);
 

@@ -1,16 +1,16 @@
-//! What a request's path means: its normal form, whether a prefix matches it, and whether it is the
-//! service's own.
+//! Reads a request's path: its normal form, whether a prefix matches it, and whether it is one of
+//! the service's own.
 //!
 //! Pure, and without an allocation for an ordinary path. Settings and requests go through the same
-//! functions, so that an exempt path cannot be spelled past the check. What to do about the answer
-//! is the ladder's business.
+//! functions, so that no spelling of a path can pass as exempt wrongly. The ladder decides what
+//! follows.
 //!
-//! The two questions are answered with different caution. [`normalise`] and [`is_exempt`] follow
-//! RFC 3986; where an application might read a path in another way, it is not exempt. [`is_own`]
-//! asks what *any* application could make of the path (decoding twice, `\` as a slash, `;` as
-//! parameters, blanks and dots at a segment's end cut, slashes merged), because a path under
-//! `/_waf/` must never arrive there (CHECK-1). The rules that restrict ask the same of their own
-//! paths (`rules/spelling.rs`, RULE-7).
+//! The two questions need different caution. [`normalise`] and [`is_exempt`] follow RFC 3986; where
+//! an application might read a path in another way, it is not exempt. [`is_own`] asks what *any*
+//! application could make of the path (decoding twice, `\` as a slash, `;` as parameters, blanks
+//! and dots at a segment's end cut, slashes merged), because a path under `/_waf/` must never
+//! arrive there (CHECK-1). The rules that restrict ask the same of their own paths
+//! (`rules/spelling.rs`, RULE-7).
 
 use std::borrow::Cow;
 
@@ -20,10 +20,10 @@ pub const OWN_PREFIX: &str = "/_waf/";
 /// The first segment of every path of the service.
 const OWN_SEGMENT: &[u8; 4] = b"_waf";
 
-/// Whether the service must answer the path itself, however it is written (CHECK-1).
+/// Whether the service must answer the path itself, however it is spelled (CHECK-1).
 ///
-/// True for every path that could enter `/_waf` on its way: `/_waf/../x` too, whatever it leads to
-/// in the end.
+/// True for every path that could enter `/_waf` in any reading, even if it leaves it again:
+/// `/_waf/../x`.
 pub fn is_own(path: &str) -> bool {
     let bytes = path.as_bytes();
     if !bytes.iter().any(|byte| matches!(byte, b'_' | b'%')) {
@@ -46,8 +46,8 @@ pub fn is_own(path: &str) -> bool {
     segment.is_own_at(&depth)
 }
 
-/// Whether the path is written as the service's routes are: `/_waf/…` with no segment that is empty
-/// or dots, in any decoding. Other spellings of an own path are answered 404.
+/// Whether the path has the exact form of the service's routes: `/_waf/…` without an empty or dot
+/// segment, in any decoding. Other spellings of an own path are answered 404.
 pub fn own_path_exact(path: &str) -> bool {
     let Some(rest) = path.strip_prefix(OWN_PREFIX) else {
         return false;
@@ -80,7 +80,7 @@ pub fn is_exempt(path: &str, prefixes: &[String]) -> bool {
     Strictly::read(path).is_below(prefixes)
 }
 
-/// The first of the prefixes by which [`is_exempt`] holds.
+/// The first prefix that makes the path exempt ([`is_exempt`]).
 pub fn exempt_by<'p>(path: &str, prefixes: &'p [String]) -> Option<&'p str> {
     let path = Strictly::read(path);
     let mut prefixes = prefixes.iter().map(std::slice::from_ref);
@@ -88,7 +88,8 @@ pub fn exempt_by<'p>(path: &str, prefixes: &'p [String]) -> Option<&'p str> {
     Some(prefix)
 }
 
-/// A request's path as what lets in reads it: once, for any number of rules.
+/// A request's path in the strict reading of rules that exempt: parsed once, for any number of
+/// rules.
 #[derive(Debug)]
 pub struct Strictly<'a> {
     path: &'a str,
@@ -127,9 +128,9 @@ fn covers(prefix: &str, path: &str) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Whether some reading may climb higher than the RFC's: there is a `..`, and something that
-/// readers take differently. Asked of the path as it came, because what a `..` takes back is gone
-/// from the normal form: `/static/a%2f../../x`.
+/// Whether some reading may climb higher than the RFC's: the path has a `..`, and something that
+/// applications read differently. Checked on the path as received, because the normal form no
+/// longer has segments that a `..` removed: `/static/a%2f../../x`.
 fn may_climb(path: &str) -> bool {
     let bytes = path.as_bytes();
     let plain = !bytes.iter().any(|b| matches!(b, b'%' | b'\\' | b';'))
@@ -163,7 +164,7 @@ pub fn normalise(path: &str) -> Cow<'_, str> {
     Cow::Owned(without_dot_segments(&decoded_unreserved(path)))
 }
 
-/// One scan that finds whatever [`normalise`] would change.
+/// Whether [`normalise`] would change nothing; one scan.
 fn is_normal(bytes: &[u8]) -> bool {
     let mut rest = bytes;
     loop {
@@ -224,7 +225,7 @@ fn without_dot_segments(path: &str) -> String {
                 continue;
             }
         }
-        // A dot segment at the end leaves a directory: its slash stays.
+        // A final dot segment leaves a directory: its slash stays.
         if segments.peek().is_none() {
             text.push('/');
         }
@@ -241,7 +242,7 @@ fn escape(high: u8, low: u8) -> Option<u8> {
     u8::try_from(digit(high)? * 16 + digit(low)?).ok()
 }
 
-/// The bytes after decoding twice, each with whether it stood there literally.
+/// The bytes after decoding twice, each with whether it was literal.
 pub(crate) fn loosely(bytes: &[u8]) -> impl Iterator<Item = (u8, bool)> {
     Decoded(Decoded(bytes.iter().map(|byte| (*byte, true))))
 }
@@ -269,19 +270,19 @@ impl<I: Iterator<Item = (u8, bool)> + Clone> Iterator for Decoded<I> {
     }
 }
 
-/// Whether some reader cuts this byte at the end of a segment: a dot, a blank or a control
+/// Whether some application cuts this byte at the end of a segment: a dot, a blank or a control
 /// character.
 pub(crate) const fn is_cut(byte: u8) -> bool {
     byte == b'.' || byte <= b' ' || byte == 0x7f
 }
 
-/// As much of a segment as the questions here need, of the bytes before its parameters.
+/// The facts about a segment that the questions here need, from the bytes before its parameters.
 #[derive(Default)]
 struct Segment {
-    /// The first of them.
+    /// The first bytes.
     start: [u8; 4],
     length: usize,
-    /// So many of them stay where blanks and dots at the end are cut.
+    /// How many of the first bytes remain if blanks and dots at the end are cut.
     stem: usize,
     dots: usize,
     parameters: bool,
@@ -312,7 +313,7 @@ impl Segment {
         self.stem == 0 && self.dots > 1
     }
 
-    /// Whether some reader takes it for `.` or `..`, or for nothing.
+    /// Whether some application reads it as `.` or `..`, or as empty.
     fn is_dots(&self) -> bool {
         self.stem == 0 && !self.is_empty()
     }
@@ -322,16 +323,15 @@ impl Segment {
     }
 }
 
-/// How deep below the root a segment stands at least, over every reading of the path.
+/// The least depth of a segment below the root, over every reading of the path.
 ///
-/// Readings differ in what separates segments: `a%2fb` is one or two. Every `..` counts as one, and
-/// what stands between two literal slashes counts at most one up, so no reading can be less deep
-/// than `lowest`. Readings that this makes too careful (`/a%2fb/../_waf`) get a 404 instead of
-/// being argued about.
+/// Readings differ in what separates segments: `a%2fb` is one segment or two. Every `..` counts as
+/// one level up, and the text between two literal slashes as at most one level down, so no reading
+/// is less deep than `lowest`. Paths for which this is too careful (`/a%2fb/../_waf`) get a 404.
 #[derive(Default)]
 struct Depth {
     lowest: usize,
-    /// Whether something between the last literal slash and here was counted.
+    /// Whether a segment since the last literal slash was counted.
     counted: bool,
 }
 

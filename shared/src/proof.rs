@@ -1,5 +1,5 @@
-//! Names of addresses that DNS confirms both ways: how the data plane asks for them, and what it
-//! keeps of the answer (CRAWL-3).
+//! DNS names of addresses, confirmed in both directions: how the data plane asks for them, and the
+//! answer it keeps (CRAWL-3).
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
@@ -8,11 +8,11 @@ use std::sync::Arc;
 /// The most names of one address that are looked at (CRAWL-3).
 pub const MAX_ADDRESS_NAMES: usize = 4;
 
-/// The names of an address that lead back to it and are below one of the suffixes: small letters,
-/// without the dot of the root.
+/// The names of an address that resolve to it and are below one of the suffixes: in small letters,
+/// without the trailing dot.
 pub type Names = Arc<[Box<str>]>;
 
-/// What names have to end with, of all crawlers together: `.crawl.example`.
+/// The suffixes of the names of all crawlers together: `.crawl.example`.
 #[derive(Debug, Default)]
 pub struct Suffixes {
     id: u64,
@@ -20,7 +20,7 @@ pub struct Suffixes {
 }
 
 impl Suffixes {
-    /// These, each in small letters and with a dot before it.
+    /// Makes a set of these suffixes, each in small letters and with a dot before it.
     pub fn new(suffixes: impl IntoIterator<Item = String>) -> Self {
         let mut all: Vec<String> = suffixes.into_iter().collect();
         all.sort_unstable();
@@ -33,7 +33,7 @@ impl Suffixes {
         }
     }
 
-    /// Tells them from others: an answer says nothing about suffixes that were not asked for.
+    /// The identity of the set: an answer says nothing about suffixes that were not asked for.
     pub const fn id(&self) -> u64 {
         self.id
     }
@@ -50,18 +50,18 @@ pub fn is_below(name: &str, suffix: &str) -> bool {
     suffix.starts_with('.') && rest.is_some_and(|rest| !rest.is_empty())
 }
 
-/// What is known about an address.
+/// The answer about an address.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NamesAnswer {
     /// [`Suffixes::id`] of what was asked for.
     pub suffixes: u64,
-    /// None where the question has no answer: the resolver failed, or is not to be asked now.
+    /// The names; none if the resolver failed, or must not be asked now.
     pub names: Option<Names>,
-    /// Until when that holds, on the monotonic clock, nanoseconds.
+    /// Until when the answer is valid, in nanoseconds of the monotonic clock.
     pub until_ns: u64,
 }
 
-/// Asks for the names of an address. Never blocks; none where the answer comes later, to the client
+/// Asks for the names of an address. Never blocks; none if the answer comes later, to the client
 /// table.
 pub type AskNames = Arc<dyn Fn(IpAddr, &Arc<Suffixes>) -> Option<NamesAnswer> + Send + Sync>;
 

@@ -1,32 +1,31 @@
-//! Which loops of the service still come round (ALIVE-7).
+//! Notices loops of the service that hang (ALIVE-7).
 //!
-//! A thread that has ended is noticed by [`crate::threads`]. One that hangs has not ended; its
-//! pulse stands still. Loops are counted in looks, not in time: a process that was stopped, or a
-//! machine that was, has missed looks and beats alike.
+//! [`crate::threads`] notices a thread that has ended. One that hangs has not ended, but beats no
+//! more. The measure is looks rather than time: a process or machine that was suspended has missed
+//! looks and beats alike.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// So many looks in a row without a beat, and a loop hangs: health fails.
+/// After so many looks in a row without a beat a loop hangs: health fails.
 pub const HANGS: u32 = 5;
 
-/// A process has one set of loops, as it has one watchdog.
+/// Static, because a process has one set of loops, as it has one watchdog.
 static LOOPS: Mutex<Vec<Loop>> = Mutex::new(Vec::new());
-/// Whether one of them hung at the last look.
+/// Whether a loop hung at the last look.
 static HANGING: AtomicBool = AtomicBool::new(false);
 
 struct Loop {
     /// The name of its thread.
     name: String,
     beats: Weak<AtomicU64>,
-    /// What it stood at when it was last looked at.
+    /// Its number of beats at the last look.
     seen: u64,
-    /// Looks in a row that found it so.
+    /// Looks in a row without a beat.
     still: u32,
 }
 
-/// Held by a loop that comes round at least once a second. A loop that has ended is not asked of
-/// any more.
+/// Held by a loop that beats at least once a second. Dropping it ends the watch on the loop.
 pub struct Pulse {
     beats: Arc<AtomicU64>,
     #[cfg(debug_assertions)]
@@ -34,7 +33,7 @@ pub struct Pulse {
 }
 
 impl Pulse {
-    /// Of a loop of this thread.
+    /// The pulse of a loop of this thread.
     pub fn of_this_thread() -> Self {
         let beats = Arc::new(AtomicU64::new(1));
         let name = std::thread::current()
@@ -57,7 +56,7 @@ impl Pulse {
         }
     }
 
-    /// The loop has come round.
+    /// Notes a turn of the loop.
     pub fn beat(&self) {
         #[cfg(debug_assertions)]
         test_hook::hang_while(self.hang.as_deref());
@@ -66,16 +65,17 @@ impl Pulse {
     }
 }
 
-/// A loop that did not come round between two looks.
+/// A loop without a beat between two looks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Still {
     /// The name of its thread.
     pub name: String,
-    /// Looks in a row that found it so.
+    /// Looks in a row without a beat.
     pub looks: u32,
 }
 
-/// Looks at every loop, once a second; gives those that have not come round since the last look.
+/// Looks at every loop; must be called once a second. Returns those without a beat since the last
+/// look.
 pub fn look() -> Vec<Still> {
     let mut loops = LOOPS.lock().unwrap_or_else(PoisonError::into_inner);
     let mut still = Vec::new();

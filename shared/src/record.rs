@@ -1,8 +1,9 @@
 //! One request, as plain data for the log writer. Nothing is formatted on the request path (LOG).
 //!
-//! A worker copies what is logged into a [`Batch`] of its own. The writer sends emptied batches
-//! back, so that in the long run nothing is allocated and nothing is freed by another thread; and
-//! because nothing of a request outlives it, hyper reads the next request into the same buffer.
+//! A worker copies the logged values into a [`Batch`] of its own. The writer sends emptied batches
+//! back, so that in the long run nothing is allocated, and nothing is freed by another thread. And
+//! because no reference to a request outlives it, hyper reads the next request into the same
+//! buffer.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ const BATCH_TEXT_BYTES: usize = 32 << 10;
 
 /// A text is kept up to this length (TELL-2).
 const MAX_TEXT_BYTES: usize = 4 << 10;
-/// A text of a request whose client is refused without end is kept up to this length (LOG-6).
+/// A text of a request from a permanently refused client is kept up to this length (LOG-6).
 const MAX_REFUSED_TEXT_BYTES: usize = 1 << 10;
 
 /// Everything the request log line may name. Absent members are `None` or [`Text::NONE`]; texts are
@@ -35,13 +36,13 @@ pub struct Record {
     pub at_ms: u64,
     /// `request_id`
     pub request_id: Text,
-    /// Who limits and bans are charged to.
+    /// The client that limits and bans apply to.
     pub client: Client,
     /// The full address.
     pub address: IpAddr,
     /// Which list the client stands on.
     pub group: Group,
-    /// The browser says that the page of another site had it ask (RULE-8).
+    /// The browser says that a page of another site caused the request (RULE-8).
     pub other_site: bool,
     /// `X-Forwarded-For` as it arrived, whether believed or not.
     pub forwarded_for: Text,
@@ -55,7 +56,7 @@ pub struct Record {
     pub path: Text,
     /// What follows the `?`.
     pub query: Text,
-    /// Of HTTP.
+    /// The HTTP version.
     pub version: Version,
     /// From the request.
     pub user_agent: Text,
@@ -65,7 +66,7 @@ pub struct Record {
     pub content_type: Text,
     /// From the request.
     pub content_length: Option<u64>,
-    /// Those of `WAF_LOG_REQUEST_HEADERS`.
+    /// The fields of `WAF_LOG_REQUEST_HEADERS`.
     pub headers: Headers,
     /// Whether the request has one; the value is never here (LOG-1).
     pub has_authorization: bool,
@@ -73,7 +74,7 @@ pub struct Record {
     pub has_cookie: bool,
     /// Whether a WebSocket was asked for.
     pub websocket: bool,
-    /// Status sent; none where the connection was dropped unanswered.
+    /// The status that was sent; none if the connection was closed unanswered.
     pub status: Option<StatusCode>,
     /// From the answer.
     pub response_content_type: Text,
@@ -83,23 +84,24 @@ pub struct Record {
     pub location: Text,
     /// How it ended.
     pub action: Action,
-    /// False where observe mode let through what enforce mode would have refused.
+    /// False if observe mode let a request pass that enforce mode would have refused.
     pub enforced: bool,
     /// The ban that refused it.
     pub ban: Option<ActiveBan>,
-    /// The limit it broke.
+    /// The limit that it exceeded.
     pub limit_hit: Option<LimitHit>,
     /// The rule that refused or banned: its name and its kind (RULE).
     pub rule: Option<(Text, RuleKind)>,
-    /// Which count of the rule, where clients share it (SHARE-8).
+    /// Which count of the rule, if clients share it (SHARE-8).
     pub shared: Option<SharedKey>,
-    /// What the application said of the client in its answer (APP-5).
+    /// What the application reported about the client in its answer (APP-5).
     pub application: Text,
-    /// The crawler that it says it is, what that is for, and whether it is (CRAWL-7).
+    /// The crawler that it claims to be, the crawler's purpose, and whether the claim is true
+    /// (CRAWL-7).
     pub crawler: Option<(Text, Purpose, ClaimState)>,
     /// The member of a list that let the client through or refused it, and the list.
     pub list: Option<(Netblock, Text)>,
-    /// The percentage of request limits and the setting it came from, where one was applied.
+    /// The percentage of request limits and its setting, if one was applied.
     pub limit_percent: Option<AppliedPercent>,
     /// The same for byte limits.
     pub bytes_percent: Option<AppliedPercent>,
@@ -109,7 +111,7 @@ pub struct Record {
     pub asn: Text,
     /// From the client's lookup.
     pub as_name: Text,
-    /// Estimates, the request included; none where nothing was counted.
+    /// Estimates, the request included; none if nothing was counted.
     pub counts: Option<Counts>,
     /// Body or WebSocket bytes from the client.
     pub request_bytes: u64,
@@ -117,7 +119,7 @@ pub struct Record {
     pub response_bytes: u64,
     /// From the head to the end, microseconds.
     pub total_us: u64,
-    /// Waited for the lookup, microseconds.
+    /// The wait for the lookup, in microseconds.
     pub lookup_wait_us: Option<u64>,
     /// Connecting upstream, microseconds; none on a pooled connection.
     pub connect_us: Option<u64>,
@@ -135,7 +137,7 @@ pub struct LeftOut {
     pub netblock: Option<Netblock>,
     /// How they ended.
     pub action: Action,
-    /// How many they are.
+    /// The number of requests.
     pub count: u64,
 }
 
@@ -161,7 +163,7 @@ pub struct Headers {
     end: usize,
 }
 
-/// What a batch holds of one record.
+/// A batch's data of one record.
 #[derive(Clone, Copy, Debug)]
 struct Kept {
     /// All of its texts, one behind the other.
@@ -170,7 +172,7 @@ struct Kept {
     truncated: bool,
 }
 
-/// What one worker gathered since its last send.
+/// The records of one worker since its last send.
 #[derive(Default)]
 pub struct Batch {
     /// The fields whose values are among [`Batch::headers`].
@@ -178,7 +180,7 @@ pub struct Batch {
     records: Vec<(Record, Kept)>,
     /// Whether a text of the record that is being added was cut.
     truncated: bool,
-    /// The record that is being added is one of a refused client.
+    /// True while the record being added is from a refused client.
     is_refused: bool,
     /// Requests without a record.
     left_out: Vec<LeftOut>,
@@ -189,7 +191,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Adds the record that `fill` makes of what it [keeps](Batch::keep).
+    /// Adds the record that `fill` makes from the texts it [keeps](Batch::keep).
     pub fn add(&mut self, fill: impl FnOnce(&mut Self) -> Record) {
         let start = self.texts.len();
         let record = fill(self);
@@ -198,7 +200,7 @@ impl Batch {
         self.records.push((record, Kept { texts, truncated }));
     }
 
-    /// The same of a client that is refused without end: of each text 1 KiB is kept (LOG-6).
+    /// Adds a record of a permanently refused client: 1 KiB of each text is kept (LOG-6).
     pub fn add_refused(&mut self, fill: impl FnOnce(&mut Self) -> Record) {
         self.is_refused = true;
         self.add(fill);
@@ -215,7 +217,7 @@ impl Batch {
         &self.left_out
     }
 
-    /// Copies a text in, 4 KiB of it at most: a client is not to fill the log with one line.
+    /// Copies a text, at most 4 KiB of it: a client must not fill the log with one line.
     pub fn keep(&mut self, text: Option<&(impl AsRef<[u8]> + ?Sized)>) -> Text {
         let Some(text) = text else { return Text::NONE };
         let (start, mut text) = (self.texts.len(), text.as_ref());
@@ -231,7 +233,7 @@ impl Batch {
         self.since(start)
     }
 
-    /// Copies header fields in, each with its place in [`logged_headers`]; several of one name lie
+    /// Copies header fields, each with its position in [`logged_headers`]; fields of one name are
     /// next to each other.
     pub fn keep_headers(
         &mut self,
@@ -248,7 +250,7 @@ impl Batch {
         }
     }
 
-    /// All that was kept from `start` on. No batch comes near the 4 GiB where this would be wrong.
+    /// All texts from `start` on. No batch comes near the 4 GiB at which this would overflow.
     fn since(&self, start: usize) -> Text {
         Text {
             start: start as u32,
@@ -295,13 +297,13 @@ impl Batch {
             .unwrap_or_default()
     }
 
-    /// How many requests it tells of: those with a record, and those that were left out.
+    /// The number of requests: those with a record, and those that were left out.
     pub fn requests(&self) -> u64 {
         let left_out: u64 = self.left_out.iter().map(|left_out| left_out.count).sum();
         left_out.saturating_add(self.records.len() as u64)
     }
 
-    /// Whether it tells of none.
+    /// Whether it has no request.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty() && self.left_out.is_empty()
     }
@@ -322,7 +324,7 @@ impl Batch {
     }
 }
 
-/// What is kept of a text that is too long: no half of a character at its end.
+/// The kept part of a text that is too long, cut at the end of a character.
 fn cut(text: &[u8], max: usize) -> Option<&[u8]> {
     let (kept, rest) = text.split_at_checked(max)?;
     let first = rest.first()?;
@@ -330,14 +332,14 @@ fn cut(text: &[u8], max: usize) -> Option<&[u8]> {
     if !is_inside(first) {
         return Some(kept);
     }
-    // A character has four bytes at most. What is no UTF-8 is cut where it is.
+    // A character has at most four bytes. Text that is not UTF-8 is cut at the limit.
     let begin = kept.iter().rev().take(3).position(|byte| !is_inside(byte));
     let end = begin.map_or(kept.len(), |back| kept.len() - back - 1);
     kept.get(..end)
 }
 
-/// Whether a character changes how a terminal shows others: a control character, or one that breaks
-/// a line or turns the direction of writing, so that a line seems to say something else (TELL-2).
+/// Whether a character changes how a terminal shows other text: a control character, or one that
+/// breaks a line or changes the direction of writing, so that a line reads differently (TELL-2).
 pub fn disturbs(character: char) -> bool {
     character.is_control()
         || matches!(

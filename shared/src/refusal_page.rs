@@ -1,14 +1,14 @@
-//! The page that people see where a request is refused (TELL-1): a text with places to be filled
-//! in. Who reads the file, and when, is the control plane's business.
+//! The page that people see if a request is refused (TELL-1): a text with placeholders. The control
+//! plane reads the file.
 
 use std::borrow::Cow;
 
 use crate::units::in_words;
 
-/// A page is copied for each refusal that shows it: it is not to hold more than a connection does
-/// (CONN-1).
+/// The most bytes of a page: it is copied for each refusal that shows it, and must not take more
+/// memory than a connection (CONN-1).
 pub const MAX_BYTES: usize = 32 * 1024;
-/// Places to be filled in at most; what fills them in is longer than their names.
+/// The most placeholders: their values are longer than their names.
 const MAX_PLACES: usize = 64;
 
 const BUILT_IN: &str = "<!doctype html>
@@ -46,13 +46,13 @@ pub enum PageFault {
     TooManyPlaces,
 }
 
-/// A page, cut at its places.
+/// A page, split at its placeholders.
 #[derive(Debug)]
 pub struct RefusalPage {
     pieces: Vec<(String, Option<Place>)>,
 }
 
-/// What is filled in behind a piece of text.
+/// The value to insert after a piece of text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Place {
     Status,
@@ -68,7 +68,7 @@ impl Default for RefusalPage {
 }
 
 impl RefusalPage {
-    /// Reads a page. Braces that hold no plain name are text, as scripts and styles have them.
+    /// Parses a page. Braces without a plain name inside are text, as in scripts and styles.
     ///
     /// # Errors
     /// [`PageFault`] says what is wrong with it.
@@ -148,7 +148,7 @@ fn place(name: &str) -> Option<Place> {
     }
 }
 
-/// A text within HTML, also within a quoted attribute.
+/// Escapes a text for HTML, also inside a quoted attribute.
 fn escaped(text: &str) -> Cow<'_, str> {
     if !text.contains(['&', '<', '>', '"', '\'']) {
         return Cow::Borrowed(text);

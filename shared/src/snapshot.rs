@@ -1,4 +1,5 @@
-//! What the control plane publishes and every request reads once: immutable, behind arc-swap.
+//! The snapshot that the control plane publishes and every request loads once: immutable, behind
+//! arc-swap.
 
 use std::sync::Arc;
 
@@ -15,19 +16,19 @@ use crate::rules::RuleSet;
 #[derive(Clone, Default)]
 pub struct Snapshot {
     /// Grows by one with each publication. A client's counters remember the generation that reset
-    /// them, so that a request that still holds an older one starts over instead of slipping
-    /// between (LIMIT-6).
+    /// them, so that a request with an older snapshot starts over and cannot miss the ban
+    /// (LIMIT-6).
     pub generation: u64,
-    /// Every ban that matters in this mode, by netblock.
+    /// Every ban that counts in this mode, by netblock.
     pub bans: Arc<BanIndex>,
     /// Whether a further automatic ban can be made: false while the ledger holds only bans that may
     /// not be dropped (BAN-5).
     pub can_ban: bool,
-    /// What rules.json and its lists say (RULE).
+    /// The rules of rules.json and its lists (RULE).
     pub rules: Arc<RuleSet>,
 }
 
-/// The span of the ban of one netblock that ends last, lifted ones left out.
+/// Of one netblock's bans that are not lifted, the span of the one that ends last.
 ///
 /// One pair is enough for both questions: the netblock is banned while the latest end is ahead;
 /// once it is past, the ban with the latest end is the one that ended last, which is what
@@ -38,14 +39,14 @@ pub struct BanSpan {
     pub end_ms: u64,
     /// Length in milliseconds.
     pub length_ms: u64,
-    /// What led to it.
+    /// Its cause.
     pub cause: Cause,
-    /// Whether a service made it by itself.
+    /// Whether it is an automatic ban.
     pub is_automatic: bool,
 }
 
-/// The ban that refuses a client: of those that cover it the one that ends last. Small and without
-/// memory of its own, as it is named in the record of each request that it refuses (TELL-2).
+/// The ban that refuses a client: of those that cover it, the one that ends last. Small and without
+/// heap memory, because the record of each refused request contains it (TELL-2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ActiveBan {
     /// What is banned.
@@ -56,41 +57,41 @@ pub struct ActiveBan {
     pub expires: Expiry,
 }
 
-/// Bans by prefix. All prefixes that cover a client are asked: the longest alone would let a lapsed
-/// narrow ban hide an active wide one.
+/// Bans by prefix. A lookup checks all prefixes that cover a client: with the longest alone, an
+/// expired narrow ban would hide an active wide one.
 ///
-/// A copy shares everything with the original but what is changed afterwards: the ledger publishes
-/// one at every change, and with 100,000 bans a whole copy would take milliseconds.
+/// A copy shares everything with the original except later changes: the ledger publishes a copy at
+/// every change, and with 100,000 bans a full copy would take milliseconds.
 #[derive(Clone, Default)]
 pub struct BanIndex {
     v4: Shards<Ipv4Net>,
     v6: Shards<Ipv6Net>,
-    /// How far the clock of whoever asks is ahead of that by which the spans are written, in
-    /// milliseconds (FLEET-22).
+    /// How far the data plane's clock is ahead of the time of the spans, in milliseconds
+    /// (FLEET-22).
     ahead_ms: i64,
 }
 
-/// Spans of one family, in maps by the first bits of the prefix. Of those that are as wide as a
-/// client's netblock mostly is, or narrower, each shard has a few hundred where there are 100,000;
-/// wider ones, of which there are few, have a map of their own.
+/// Spans of one address family, in maps by the first bits of the prefix. Prefixes up to the usual
+/// width of a client's netblock are spread over shards, a few hundred in each with 100,000 bans;
+/// wider ones, which are few, have a map of their own.
 #[derive(Clone)]
 struct Shards<P> {
     wide: Option<Arc<PrefixMap<P, BanSpan>>>,
-    /// None are empty. No shards at all until there is a span.
+    /// None for an empty shard. The list is empty until there is a span.
     narrow: Vec<Option<Arc<PrefixMap<P, BanSpan>>>>,
 }
 
-/// The shards of a family, as a power of two.
+/// The number of shards of a family, as a power of two.
 const SHARD_BITS: u32 = 9;
 
 /// A prefix of this family.
 trait Sharded: Prefix + Copy {
-    /// The first bits, by which it has its shard; none where it is wider than these.
+    /// The first bits, which determine its shard; none if it is wider than these.
     fn first_bits(self) -> Option<u64>;
 
-    /// Its shard; none among the wide ones.
+    /// Its shard; none for a wide prefix.
     fn shard(self) -> Option<usize> {
-        // Fibonacci hashing: neighbours, of which lists are full, are spread.
+        // Fibonacci hashing spreads neighbouring prefixes, which lists often contain.
         let spread = self.first_bits()?.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         usize::try_from(spread >> (u64::BITS - SHARD_BITS)).ok()
     }
@@ -159,7 +160,7 @@ impl<P: Sharded> Shards<P> {
         all.map(|spans| spans.len()).sum()
     }
 
-    /// Of all spans that count and whose netblock holds `address` the one that ends last; of equal
+    /// Of all counting spans whose netblock contains `address`, the one that ends last; of equal
     /// ones the narrowest.
     fn last_to_end(
         &self,
@@ -169,7 +170,7 @@ impl<P: Sharded> Shards<P> {
     ) -> Option<(P, BanSpan)> {
         let narrow = self.of(address);
         let wide = self.wide.as_deref();
-        // Each of the narrow ones is narrower than each of the wide ones.
+        // Every sharded prefix is narrower than every wide one.
         [narrow, wide]
             .into_iter()
             .flatten()
@@ -180,14 +181,14 @@ impl<P: Sharded> Shards<P> {
 }
 
 impl BanIndex {
-    /// The same, for who asks by a clock that is so far ahead of that of the spans.
+    /// The index for a clock that is ahead of the spans' time by `ahead_ms`.
     #[must_use]
     pub fn seen_ahead(mut self, ahead_ms: i64) -> Self {
         self.ahead_ms = ahead_ms;
         self
     }
 
-    /// A moment of the spans as whoever asks writes it.
+    /// Converts a time of the spans to the clock of the caller.
     fn seen(&self, end_ms: u64) -> u64 {
         match end_ms {
             u64::MAX => u64::MAX,
@@ -195,13 +196,13 @@ impl BanIndex {
         }
     }
 
-    /// Of the active bans that cover the client the one that ends last. Bans that are past at
+    /// Of the active bans that cover the client, the one that ends last. Bans that have ended at
     /// `now_ms` do not count, whatever was published (BAN-7).
     pub fn active(&self, client: Client, now_ms: u64) -> Option<ActiveBan> {
         self.active_of(client, now_ms, |_| true)
     }
 
-    /// The same of those that the service did not make by itself.
+    /// The same, without automatic bans.
     pub fn active_by_hand(&self, client: Client, now_ms: u64) -> Option<ActiveBan> {
         self.active_of(client, now_ms, |span| !span.is_automatic)
     }
@@ -253,7 +254,7 @@ impl BanIndex {
             })
     }
 
-    /// What is held for exactly this netblock.
+    /// The span of exactly this netblock.
     pub fn span(&self, netblock: Netblock) -> Option<BanSpan> {
         match netblock.net() {
             IpNet::V4(v4) => self.v4.get(v4),
@@ -261,7 +262,7 @@ impl BanIndex {
         }
     }
 
-    /// Sets or removes what is held for exactly this netblock.
+    /// Sets or removes the span of exactly this netblock.
     pub fn set(&mut self, netblock: Netblock, span: Option<BanSpan>) {
         match netblock.net() {
             IpNet::V4(v4) => self.v4.set(v4, span),
@@ -269,20 +270,19 @@ impl BanIndex {
         }
     }
 
-    /// Netblocks held.
+    /// The number of netblocks.
     pub fn len(&self) -> usize {
         self.v4.len() + self.v6.len()
     }
 
-    /// Whether nothing is held.
+    /// Whether it has no netblock.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// The same in one map, where `last` is known already.
-/// It goes from the narrowest to the widest without memory: most clients are in none, and those
-/// that are refused are mostly in one.
+/// Searches one map, with the result so far in `last`. Goes from the narrowest to the widest prefix
+/// without an allocation: most clients are in none, and refused ones mostly in one.
 fn last_to_end<P: Prefix + Copy>(
     spans: &PrefixMap<P, BanSpan>,
     address: P,

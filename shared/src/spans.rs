@@ -1,4 +1,4 @@
-//! Netblocks as spans of addresses that do not touch: whether another one meets any of them.
+//! Netblocks as merged spans of addresses, to check whether another netblock overlaps any of them.
 
 use std::net::IpAddr;
 
@@ -13,12 +13,12 @@ pub struct Spans {
     v6: Family,
 }
 
-/// First and last addresses, in order; none touches the next.
+/// First and last addresses, in order, without adjacent spans.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Family(Vec<(u128, u128)>);
 
 impl Spans {
-    /// Whether a netblock has an address with one of them in common.
+    /// Whether a netblock overlaps one of the spans.
     pub fn meet(&self, netblock: Netblock) -> bool {
         let (first, last) = ends(netblock);
         let family = match netblock.net() {
@@ -30,8 +30,8 @@ impl Spans {
         before.is_some_and(|(_, end)| *end >= first)
     }
 
-    /// The family of which more than half of all addresses are in them: of IPv6 those that are
-    /// given out at all, 2000::/3.
+    /// The address family of which the spans contain more than half of all addresses; for IPv6, of
+    /// 2000::/3, from which addresses are assigned.
     pub fn mostly(&self) -> Option<&'static str> {
         let v6 = 0x2000 << 112;
         [
@@ -43,7 +43,7 @@ impl Spans {
         .map(|(name, ..)| name)
     }
 
-    /// Whether there is none.
+    /// Whether there are no spans.
     pub fn is_empty(&self) -> bool {
         self.v4.0.is_empty() && self.v6.0.is_empty()
     }
@@ -66,8 +66,8 @@ impl FromIterator<Netblock> for Spans {
 }
 
 impl Family {
-    /// How many addresses of a range are in them; not of the range of all of IPv6, which has one
-    /// more than fits.
+    /// How many addresses of a range the spans contain. Not for the range of all of IPv6, whose
+    /// number does not fit.
     fn count_in(&self, first: u128, last: u128) -> u128 {
         let within = self.0.iter().map(|(begin, end)| {
             let (begin, end) = (first.max(*begin), last.min(*end));
@@ -76,7 +76,7 @@ impl Family {
         within.sum()
     }
 
-    /// Puts them in order, and those that touch together.
+    /// Sorts the spans, and merges adjacent ones.
     fn join(&mut self) {
         self.0.sort_unstable();
         self.0.dedup_by(|(begin, end), (_, before)| {

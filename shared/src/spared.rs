@@ -1,7 +1,7 @@
-//! Who is spared by the bans that the service makes by itself (ALIVE-5): trusted proxies, since
-//! everybody behind one would be banned with it, peers that look like a forgotten one (CLIENT-7),
-//! which are banned for what they do, but not for the sum of what they forward, and verified
-//! crawlers (CRAWL-4).
+//! Spared clients, which automatic bans do not cover (ALIVE-5): trusted proxies, because everybody
+//! behind one would be banned with it; peers that look like a forgotten proxy (CLIENT-7), which are
+//! banned for their own offences but not for the sum of what they forward; and verified crawlers
+//! (CRAWL-4).
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -15,28 +15,28 @@ use crate::spans::Spans;
 /// How long a peer is spared after it was seen forwarding for many clients.
 const HOUR_MS: u64 = 3_600_000;
 
-/// Forwarders that are spared at once, as many as the data plane watches.
+/// The most forwarders that are spared at once, as many as the data plane watches.
 const MAX_FORWARDERS: usize = 64;
 
-/// How long a crawler is spared after it was verified: its last day, and the hour in which it is
-/// not noted again.
+/// How long a crawler is spared after it was verified: a day, plus the hour in which it is not
+/// noted again.
 const CRAWLER_MS: u64 = 25 * HOUR_MS;
 
-/// How often those whose day is over are taken out.
+/// How often expired crawlers are removed.
 const SWEEP_MS: u64 = 60_000;
 
-/// Clients of verified crawlers that are spared at once.
+/// The most clients of verified crawlers that are spared at once.
 pub const MAX_CRAWLER_CLIENTS: usize = 20_000;
 
 /// Trusted proxies, untrusted peers that forward for many clients, and verified crawlers. Both
-/// planes ask it where a limit was exceeded, which is rare: a lock serves.
+/// planes ask it when a limit was exceeded, which is rare, so a lock is fast enough.
 #[derive(Debug, Default)]
 pub struct Spared {
     /// `WAF_TRUSTED_PROXIES`
     trusted: Mutex<NetSet>,
-    /// Those that are trusted whatever the setting says.
+    /// A netblock that is trusted whatever the setting says.
     always: Option<Netblock>,
-    /// With the time at which the hour of each ends. At most [`MAX_FORWARDERS`].
+    /// Forwarders, each with the end of its hour. At most [`MAX_FORWARDERS`].
     forwarders: Mutex<Vec<(IpAddr, u64)>>,
     crawlers: Mutex<Crawlers>,
 }
@@ -44,17 +44,17 @@ pub struct Spared {
 /// Clients of verified crawlers.
 #[derive(Debug, Default)]
 struct Crawlers {
-    /// With the time at which the day of each ends. At most [`MAX_CRAWLER_CLIENTS`].
+    /// The clients, each with the end of its day. At most [`MAX_CRAWLER_CLIENTS`].
     until: BTreeMap<Client, u64>,
-    /// When those whose day was over were last taken out.
+    /// When expired clients were last removed.
     swept_ms: u64,
-    /// How often others came to be in `until`.
+    /// The number of changes of the set in `until`.
     changes: u64,
-    /// Ranges that feeds name.
+    /// The ranges of crawlers from feeds.
     ranges: Arc<Spans>,
 }
 
-/// What a netblock covers that is spared.
+/// The spared client that a netblock covers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Covered {
     /// One of `WAF_TRUSTED_PROXIES`.
@@ -64,7 +64,7 @@ pub enum Covered {
 }
 
 impl Spared {
-    /// With these trusted proxies.
+    /// Spares these trusted proxies.
     pub fn new(trusted: NetSet) -> Self {
         Self {
             trusted: Mutex::new(trusted),
@@ -74,49 +74,49 @@ impl Spared {
         }
     }
 
-    /// This one too, whatever the setting says.
+    /// Also spares this netblock, whatever the setting says.
     #[must_use]
     pub fn and_always(mut self, netblock: Option<Netblock>) -> Self {
         self.always = netblock;
         self
     }
 
-    /// Other trusted proxies.
+    /// Sets the trusted proxies.
     pub fn set_trusted(&self, trusted: NetSet) {
         *self.trusted() = trusted;
     }
 
-    /// Who is trusted.
+    /// The trusted netblocks.
     pub fn trusted_blocks(&self) -> Vec<Netblock> {
         self.trusted_with(&self.trusted())
     }
 
-    /// Who is trusted by this setting, and whatever it says.
+    /// The netblocks trusted by this setting, and the one that is always trusted.
     pub fn trusted_with(&self, trusted: &NetSet) -> Vec<Netblock> {
         let set = trusted.blocks().iter().copied();
         set.chain(self.always).collect()
     }
 
-    /// An untrusted peer forwards for many clients: it is spared for an hour from now.
+    /// Spares an untrusted peer that forwards for many clients, for an hour from now.
     pub fn spare(&self, peer: IpAddr, now_ms: u64) {
         let until_ms = now_ms.saturating_add(HOUR_MS);
         let client = Client::of(peer);
         let mut forwarders = self.forwarders();
         forwarders.retain(|(held, _)| Client::of(*held) != client);
-        // The one that was noticed longest ago gives way: whoever has many addresses could keep the
-        // places, and a load balancer is noticed anew each minute.
+        // The one noticed longest ago is dropped. Otherwise a client with many addresses could keep
+        // the places; a load balancer is noticed again each minute.
         if forwarders.len() >= MAX_FORWARDERS {
             forwarders.remove(0);
         }
         forwarders.push((peer, until_ms));
     }
 
-    /// A client was verified as a crawler: it is spared for a day from now (CRAWL-4).
+    /// Spares a client that was verified as a crawler, for a day from now (CRAWL-4).
     pub fn spare_crawler(&self, client: Client, now_ms: u64) {
         let mut crawlers = self.crawlers();
         let is_full = crawlers.until.len() >= MAX_CRAWLER_CLIENTS;
         if is_full && !crawlers.until.contains_key(&client) {
-            // As many addresses no operator has: this is hardly ever looked for.
+            // No operator has so many addresses, so this search is rare.
             let first = crawlers.until.iter().min_by_key(|(_, until)| **until);
             if let Some(first) = first.map(|(held, _)| *held) {
                 crawlers.until.remove(&first);
@@ -128,7 +128,7 @@ impl Spared {
         }
     }
 
-    /// How often the clients of verified crawlers have come to be others.
+    /// The number of changes of the set of verified crawlers' clients.
     pub fn crawler_changes(&self) -> u64 {
         self.crawlers().changes
     }
@@ -144,8 +144,8 @@ impl Spared {
         .collect()
     }
 
-    /// Takes in those that the process before kept. None is spared for longer than a day from now,
-    /// whatever the file and its clock say; those that were verified since come first.
+    /// Adds the clients that the previous process kept. None is spared for longer than a day from
+    /// now, whatever the file and its clock say; clients verified since then take precedence.
     pub fn put_crawlers(&self, rows: impl IntoIterator<Item = (Client, u64)>, now_ms: u64) {
         let longest_ms = now_ms.saturating_add(CRAWLER_MS);
         let mut crawlers = self.crawlers();
@@ -160,7 +160,7 @@ impl Spared {
         }
     }
 
-    /// Ends the hours and days that are over. Called in every turn of the control loop.
+    /// Removes expired entries. Called in every turn of the control loop.
     pub fn end(&self, now_ms: u64) {
         self.forwarders().retain(|(_, until)| *until > now_ms);
         let mut crawlers = self.crawlers();
@@ -172,8 +172,8 @@ impl Spared {
         }
     }
 
-    /// The ranges that feeds name of crawlers, from now on: who breaks a limit there and is none is
-    /// banned alone (CRAWL-4).
+    /// Sets the ranges of crawlers from feeds: a client in such a range that is no verified crawler
+    /// is banned alone (CRAWL-4).
     pub fn set_crawler_ranges(&self, ranges: &Arc<Spans>) {
         self.crawlers().ranges = Arc::clone(ranges);
     }
@@ -187,19 +187,19 @@ impl Spared {
             .is_some()
     }
 
-    /// Forwarders that are spared now.
+    /// The number of forwarders that are spared now.
     pub fn forwarder_count(&self) -> usize {
         self.forwarders().len()
     }
 
-    /// What a ban covers that the service makes of this client by itself; none where it makes none.
+    /// The netblock that an automatic ban of this client covers; none if the client is not banned.
     /// Both planes ask it.
     ///
-    /// A client that was a verified crawler within the last day is not banned (CRAWL-4). A netblock
-    /// that covers somebody spared is not banned: the client alone is. A peer that
-    /// forwards for many is not banned by limits: they add up what many did, and refuse it until it
-    /// fits. Traps and jails ban it: nothing but its own word says that it forwards. A client in a
-    /// trusted net is one that a proxy named; the proxy itself is spared by who asks here.
+    /// A client that was a verified crawler within the last day is not banned (CRAWL-4). If the
+    /// netblock covers a spared client, only the client itself is banned. A peer that forwards for
+    /// many is not banned by limits: these sum the requests of many, and refuse the peer until one
+    /// fits. Traps and jails ban it, because only its own claim says that it forwards. A client in
+    /// a trusted net is one that a proxy named; the callers spare the proxy itself.
     pub fn target(
         &self,
         client: Client,
@@ -225,7 +225,7 @@ impl Spared {
         Some(if is_free { netblock } else { alone })
     }
 
-    /// What of those spared a ban of this netblock would cover, if anything.
+    /// The spared client that a ban of this netblock would cover, if there is one.
     pub fn covered_by(&self, netblock: Netblock) -> Option<Covered> {
         let proxy = (self.trusted().blocks().iter())
             .copied()
@@ -252,7 +252,7 @@ impl Spared {
     }
 
     fn forwarders(&self) -> MutexGuard<'_, Vec<(IpAddr, u64)>> {
-        // Nothing can panic while it is held; if it ever does, the list is still a list.
+        // Nothing panics while the lock is held; even then the list would be valid.
         self.forwarders
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

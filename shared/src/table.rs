@@ -1,4 +1,4 @@
-//! The client table's face toward the control plane.
+//! The control plane's interface to the client table.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -27,11 +27,11 @@ pub struct KnownRow {
     pub client: Client,
     /// Its first request that passed, to the minute.
     pub since: Time,
-    /// How many more of its requests passed than were refused, as far as that is remembered.
+    /// How many more of its requests passed than were refused, up to a bound.
     pub lead: u64,
 }
 
-/// One client as it stands in the table, copied out.
+/// A copy of one client of the table.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ClientRow {
     /// Who.
@@ -42,7 +42,7 @@ pub struct ClientRow {
     pub last_seen: Time,
     /// The lookup's answer, once it arrived.
     pub lookup: Option<Arc<Lookup>>,
-    /// Requests that were passed on.
+    /// Requests that passed.
     pub passed: u64,
     /// Requests that were refused.
     pub refused: u64,
@@ -50,17 +50,17 @@ pub struct ClientRow {
     pub requests: PerSpan<Window>,
     /// Byte windows.
     pub bytes: PerSpan<Window>,
-    /// What rules have counted; most clients have none.
+    /// Counts of rules; most clients have none.
     pub rules: Vec<RuleCount>,
-    /// What of `requests` and `bytes` other sites asked for, where that is anything. Boxed: of most
-    /// clients nothing is, and 20,000 rows are memory.
+    /// The part of `requests` and `bytes` that pages of other sites caused, if there is any. Boxed,
+    /// because most clients have none, and 20,000 rows take memory.
     pub other_sites: Option<Box<OtherSites>>,
-    /// The first request that passed, where that was not the first of all (SHARE-4).
+    /// The first request that passed, if that was not the very first one (SHARE-4).
     pub first_passed: Option<Time>,
 }
 
-/// What pages of other sites made the browser of a client ask for, of what the windows of the
-/// client have counted: no ban follows from it (RULE-8).
+/// The part of a client's windows that pages of other sites caused: no ban follows from it
+/// (RULE-8).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct OtherSites {
     /// Requests.
@@ -69,10 +69,10 @@ pub struct OtherSites {
     pub bytes: PerSpan<Window>,
 }
 
-/// The most windows of rules that are kept of one client: four of each limit and each jail.
+/// The most windows of rules of one client: four of each limit and each jail.
 pub const MAX_RULE_COUNTS: usize = 4 * 2 * MAX_LIMITS;
 
-/// What one window of one rule has counted of a client (RULE-2, RULE-4).
+/// A client's count in one window of one rule (RULE-2, RULE-4).
 #[derive(Clone, PartialEq, Debug)]
 pub struct RuleCount {
     /// A limit or a jail; it need not be in force.
@@ -81,14 +81,14 @@ pub struct RuleCount {
     pub span: RuleSpan,
     /// What was counted.
     pub window: Window,
-    /// What of it other sites asked for (RULE-8).
+    /// The part of it that pages of other sites caused (RULE-8).
     pub other_sites: Window,
-    /// What of it the fleet knows; none where nothing was shared of it.
+    /// The part that the fleet has; none if nothing of it was shared.
     pub in_fleet: Option<Box<InFleet>>,
 }
 
 impl RuleCount {
-    /// Nothing is counted any more; whether the fleet knows something of it all the same.
+    /// Resets the count. Returns whether the fleet still has a part of it.
     pub fn begin_again(&mut self) -> bool {
         self.window = Window::default();
         self.other_sites = Window::default();
@@ -99,12 +99,12 @@ impl RuleCount {
     }
 }
 
-/// What the counts stand at that clients share (SHARE-8).
+/// The use of the counts that clients share (SHARE-8).
 #[derive(Clone, Debug, Default)]
 pub struct SharedCountsUse {
-    /// Counts that gave way to others, since the start.
+    /// Counts dropped for others since the start.
     pub evicted: u64,
-    /// The limits that have counts; one whose `per` was edited once for each of them.
+    /// The limits with counts; a limit whose `per` was edited appears once for each `per`.
     pub rules: Vec<SharedUse>,
 }
 
@@ -115,31 +115,31 @@ impl SharedCountsUse {
     }
 }
 
-/// How full the counts of a shared limit are.
+/// The use of a shared limit's counts.
 #[derive(Clone, Debug)]
 pub struct SharedUse {
     /// The limit.
     pub rule: Arc<Rule>,
     /// [`SharedKey::per`] of these counts.
     pub per: &'static str,
-    /// The estimate of its fullest key, by the limit: 1 is full.
+    /// The estimate of its fullest key divided by the limit: 1 is full.
     pub ratio: f64,
     /// Its keys.
     pub keys: u64,
-    /// Its counts: a key has two where a known client needed the second (SHARE-4).
+    /// Its counts: a key has two if a known client needed the second one (SHARE-4).
     pub counts: u64,
 }
 
-/// What one window of a count has counted that clients share.
+/// One window of a count that clients share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SharedWindow {
     /// Which of its windows.
     pub span: RuleSpan,
-    /// The limit that held last.
+    /// The last limit of this window.
     pub limit: u64,
     /// What was counted.
     pub window: Window,
-    /// What of it other sites asked for (RULE-8).
+    /// The part of it that pages of other sites caused (RULE-8).
     pub other_sites: Window,
 }
 
@@ -156,7 +156,7 @@ pub struct SharedRow {
     pub windows: Vec<SharedWindow>,
 }
 
-/// A shared limit refuses, for the first time in a minute (SHARE-8).
+/// A shared limit that refuses, for the first time in a minute (SHARE-8).
 #[derive(Clone, Debug)]
 pub struct SharedRefusal {
     /// The limit.
@@ -165,27 +165,28 @@ pub struct SharedRefusal {
     pub key: SharedKey,
     /// The window that is full.
     pub quota: Quota,
-    /// What it has counted.
+    /// The estimate of its count.
     pub estimate: u64,
-    /// About how many clients asked lately.
+    /// About how many clients sent requests recently.
     pub clients: u64,
     /// When, milliseconds since 1970.
     pub at_ms: u64,
 }
 
-/// What the control plane may do with the table. Every call takes a shard's lock for the time of
-/// one entry.
+/// The control plane's operations on the table. Every call holds a shard's lock for the time of one
+/// entry only.
 pub trait ClientTable: Send + Sync {
     /// Zeroes the client's windows, and those of its netblock in limits by netblock if the ban
-    /// covers all of that. Requests that still decide under a snapshot older than `generation`
-    /// start over, so none is charged to the fresh counters without having seen the ban (LIMIT-6).
-    /// The ban began at `began_ms`: in a fleet, what was counted before is void (FLEET-9).
+    /// covers all of that. Requests that are decided under a snapshot older than `generation` start
+    /// over, so none is charged to the reset counters without having seen the ban (LIMIT-6). The
+    /// ban started at `began_ms`: in a fleet, earlier counts are void (FLEET-9).
     fn reset(&self, client: Client, banned: Netblock, generation: u64, began_ms: u64);
 
-    /// How many clients were seen since then, milliseconds since 1970.
+    /// The number of clients seen since `wall_ms`, in milliseconds since 1970.
     fn seen_since(&self, wall_ms: u64) -> u64;
 
-    /// No ban could be made: the next break of this client is reported again (LIMIT-6).
+    /// Notes that no ban could be made: the next exceeded limit of this client is reported again
+    /// (LIMIT-6).
     fn release(&self, client: Client);
 
     /// One client.
@@ -194,56 +195,56 @@ pub trait ClientTable: Send + Sync {
     /// Every client, least recently seen first. Locks one shard at a time.
     fn rows(&self) -> Vec<ClientRow>;
 
-    /// Gives back the memory of counts that say nothing any more. Locks one shard at a time.
+    /// Frees counts that have expired. Locks one shard at a time.
     fn forget_idle(&self, now: Now);
 
-    /// Puts a client in, replacing what is held; the bound holds.
+    /// Inserts or replaces a client, within the bound.
     fn put(&self, row: ClientRow);
 
-    /// Forgets a client.
+    /// Removes a client.
     fn forget(&self, client: Client);
 
-    /// Attaches a lookup's answer to a client that is still kept; it is asked about again from
-    /// `until_ns` on, on the monotonic clock, nanoseconds.
+    /// Sets the lookup's answer of a client that is still in the table. The client is looked up
+    /// again from `until_ns` on, in nanoseconds of the monotonic clock.
     fn answer(&self, client: Client, lookup: Arc<Lookup>, until_ns: u64);
 
-    /// No answer came: the client is asked about again from `again_ns` on, and no request waits
-    /// until then (LOOKUP-3).
+    /// Notes that no answer came: the client is looked up again from `again_ns` on, and no request
+    /// waits until then (LOOKUP-3).
     fn ask_again(&self, client: Client, again_ns: u64);
 
-    /// Attaches the names of an address to its client, if that is still kept (CRAWL-3).
+    /// Sets the names of an address at its client, if that is still in the table (CRAWL-3).
     fn names(&self, address: IpAddr, answer: NamesAnswer);
 
-    /// Takes a lookup's answer away from a client; its next request asks again.
+    /// Removes a client's lookup; its next request asks again.
     fn forget_lookup(&self, client: Client);
 
-    /// What the counts stand at that clients share. Holds their lock for a pass over all keys.
+    /// The use of shared counts. Holds their lock for a pass over all keys.
     fn shared_use(&self, now_ms: u64) -> SharedCountsUse;
 
-    /// Shared limits that began to refuse since this was last asked; cheap where there is none.
+    /// Shared limits that began to refuse since the last call; cheap if there are none.
     fn take_shared_refusals(&self) -> Vec<SharedRefusal>;
 
-    /// Limits by a field's value count under these numbers from now on, and anew.
+    /// Makes limits by a field's value count by this hash, starting again from 0.
     fn tell_values_by(&self, hash: ValueHash);
 
-    /// The counts that clients share, those seen longest ago first.
+    /// The shared counts, by last use, the oldest first.
     fn shared_rows(&self) -> Vec<SharedRow>;
 
-    /// Puts such a count in, in place of what is held.
+    /// Inserts or replaces a shared count.
     fn put_shared(&self, row: SharedRow);
 
-    /// From now on a client that is dropped for want of room is remembered if it is known after
-    /// this time; none where no limit asks who is known (SHARE-4).
+    /// Sets after which time a client counts as known and is remembered when it is dropped for lack
+    /// of room; none if no limit asks for known clients (SHARE-4).
     fn remember_after(&self, after: Option<Duration>);
 
-    /// The clients that are remembered as known, the one seen longest ago first. Locks one shard at
-    /// a time.
+    /// The clients that are remembered as known, by last sight, the oldest first. Locks one shard
+    /// at a time.
     fn known_rows(&self) -> Vec<KnownRow>;
 
-    /// Puts one in, in place of what is held.
+    /// Inserts or replaces a known client.
     fn put_known(&self, row: KnownRow);
 
-    /// How many are remembered.
+    /// The number of known clients.
     fn known_len(&self) -> u64;
 
     /// The estimate of requests of all clients of the netblock in the window of `span`, at

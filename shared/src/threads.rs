@@ -1,14 +1,14 @@
 //! The threads of the service, and the notice that one has ended (ALIVE-2).
 //!
 //! A service without its log, its state files or one of its workers is half alive, and no
-//! supervisor sees it. So every thread is started here: whether it returns or panics, its end is
-//! told to the one who watches. What an end means is decided there; during a stop it means nothing.
+//! supervisor notices. So every thread is started here: whether it returns or panics, its end is
+//! reported to the watcher. The watcher decides what an end means; during a stop it means nothing.
 
 use std::io;
 use std::sync::OnceLock;
 use std::thread::JoinHandle;
 
-/// A thread, or a task that a thread cannot do without, has ended.
+/// The end of a thread, or of a task that a thread needs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ended {
     /// Its name.
@@ -17,14 +17,14 @@ pub struct Ended {
     pub how: How,
 }
 
-/// How a thread has ended, or as good as ended.
+/// How a thread has ended, or stopped working.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum How {
     /// It returned.
     Returned,
     /// It panicked.
     Panicked,
-    /// It is there, and does nothing any more (ALIVE-7).
+    /// It exists, and does no work any more (ALIVE-7).
     Hangs,
 }
 
@@ -41,24 +41,25 @@ impl std::fmt::Display for Ended {
 
 type Watcher = Box<dyn Fn(Ended) + Send + Sync>;
 
-/// A process has one watcher, as it has one panic hook.
+/// Static, because a process has one watcher, as it has one panic hook.
 static WATCHER: OnceLock<Watcher> = OnceLock::new();
 
-/// Sets who is told of ends from now on. It is called on the thread that ends, and must not block.
-/// The first one stays.
+/// Sets the watcher. It is called on the thread that ends, and must not block. A later call has no
+/// effect.
 pub fn watch(watcher: impl Fn(Ended) + Send + Sync + 'static) {
     let _ = WATCHER.set(Box::new(watcher));
 }
 
-/// Tells the watcher when it is dropped: held by what is not to end before the service does.
+/// Reports to the watcher when it is dropped. Held by a thread or task that must not end before the
+/// service.
 pub struct Alive {
     name: String,
-    /// A return is no fault.
+    /// True if a return is no fault.
     may_return: bool,
 }
 
 impl Alive {
-    /// Held by a thread or a task of this name.
+    /// For a thread or a task of this name.
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -83,15 +84,14 @@ impl Drop for Alive {
     }
 }
 
-/// Tells the watcher of an end. A thread that has given up tells it before it does the last of its
-/// work.
+/// Reports an end to the watcher. A thread that gives up reports it before its last work.
 pub fn tell(ended: Ended) {
     if let Some(watcher) = WATCHER.get() {
         watcher(ended);
     }
 }
 
-/// Starts a thread whose end is told to the watcher.
+/// Starts a thread whose end is reported to the watcher.
 ///
 /// # Errors
 /// The system refused it.
@@ -102,8 +102,7 @@ pub fn spawn<T: Send + 'static>(
     start(Alive::new(name), true, body)
 }
 
-/// The same for a thread that returns once nobody has work for it any more: its panic alone is
-/// told.
+/// Starts a thread that returns once there is no more work for it: only its panic is reported.
 ///
 /// # Errors
 /// The system refused it.
@@ -118,8 +117,7 @@ pub fn spawn_while_needed<T: Send + 'static>(
     start(alive, true, body)
 }
 
-/// The same for a thread that somebody waits for until it is ready: it says itself when it is
-/// [`at_work`].
+/// Starts a thread whose start somebody waits for: it reports itself when it is [`at_work`].
 ///
 /// # Errors
 /// The system refused it.
@@ -145,7 +143,7 @@ fn start<T: Send + 'static>(
     })
 }
 
-/// The start of this thread is behind it; a test may have it end here.
+/// Notes that the start of this thread is over; a test may make it end here.
 pub fn at_work() {
     #[cfg(debug_assertions)]
     test_hook::end_if_asked();

@@ -1,4 +1,4 @@
-//! What the data plane has counted so far, folded over its workers at the moment of asking.
+//! The data plane's counts so far, summed over its workers at the time of a request.
 
 use std::collections::HashMap;
 
@@ -13,14 +13,14 @@ pub const DURATION_BOUNDS_US: [u64; 14] = [
     2_500_000, 10_000_000, 60_000_000,
 ];
 
-/// Classes of answers, by the hundreds of their status from 1: `class` of `waf_responses_total`.
+/// Classes of answers by the first digit of their status: `class` of `waf_responses_total`.
 pub const RESPONSE_CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
 /// One histogram: exact counts, no samples.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Histogram {
-    /// Observations at most the bound of the same index and above the one before; the last counts
-    /// what is above all.
+    /// Observations above the previous bound and up to the bound of the same index; the last bucket
+    /// counts those above all bounds.
     pub buckets: [u64; DURATION_BOUNDS_US.len() + 1],
     /// Sum of the observations, microseconds.
     pub sum_us: u64,
@@ -44,7 +44,7 @@ pub enum ConnectionError {
     Panic,
     /// `accept` failed.
     Accept,
-    /// The peer's netblock is banned or denied and has the connections it may (CONN-3).
+    /// The peer's netblock is banned or denied, and has as many connections as it may (CONN-3).
     Banned,
     /// `WAF_MAX_CONNECTIONS_PER_NETBLOCK` reached.
     TooManyNetblock,
@@ -57,7 +57,7 @@ pub enum ConnectionError {
     /// A header of the PROXY protocol is missing, malformed, or of a peer that is not trusted
     /// (EDGE-4).
     ProxyProtocol,
-    /// Frames of HTTP/2 that carry nothing, or streams that are given up, without end (EDGE-3).
+    /// A flood of empty HTTP/2 frames or cancelled streams (EDGE-3).
     H2Flood,
 }
 
@@ -111,11 +111,11 @@ impl ConnectionError {
 pub enum Handshake {
     /// A new session.
     Full,
-    /// It goes on from an earlier session.
+    /// A resumed session.
     Resumed,
-    /// The client did not keep to TLS, or there is no version or cipher that both speak.
+    /// The client violated TLS, or there is no common version or cipher.
     Failed,
-    /// It took longer than `WAF_HEADER_TIMEOUT`, or others needed its place.
+    /// It took longer than `WAF_HEADER_TIMEOUT`, or was dropped to make room for others.
     TimedOut,
     /// The client went away.
     Aborted,
@@ -148,14 +148,14 @@ impl Handshake {
     }
 }
 
-/// What the application said of a client: `word` of `waf_application_total` (APP-5).
+/// What the application reported about a client: `word` of `waf_application_total` (APP-5).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ApplicationWord {
     /// `count=NAME`
     Count,
     /// `ban`, `ban=DURATION`
     Ban,
-    /// A ban that was not made: there were too many in that second.
+    /// A ban that was not made, because there were too many in that second.
     BanLeftOut,
     /// `trust=DURATION`
     Trust,
@@ -190,11 +190,11 @@ impl ApplicationWord {
     }
 }
 
-/// Requests by key: counted at every request, so by a quick hash.
+/// Requests by key, with a fast hash because every request is counted.
 pub type Counts<K> = HashMap<K, u64, RandomState>;
 
-/// Requests by country and by AS number, while lookups are on: what was counted since it was last
-/// asked for. Exact; both planes bound it by [`MAX_ASNS`].
+/// Requests by country and by AS number since the last call, while lookups are on. Exact; both
+/// planes bound it by [`MAX_ASNS`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct OriginCounts {
     /// By ISO 3166-1 code; none is unknown.
@@ -205,20 +205,19 @@ pub struct OriginCounts {
     pub asns_beyond: u64,
 }
 
-/// The most AS numbers that are counted one by one. There are about 80,000 on the internet, so
-/// every one of them has its exact count; a lookup service that invents more is bounded all the
-/// same.
+/// The most AS numbers that are counted individually. The internet has about 80,000, so each has an
+/// exact count; the bound is for a lookup service that invents more.
 pub const MAX_ASNS: usize = 131_072;
 
 impl OriginCounts {
-    /// Counts one request. An AS number that stands for none is unknown, and so is one without a
-    /// country (LOOKUP-4), and a client whose lookup had not answered when the request ended.
+    /// Counts one request. It counts as unknown if its AS number stands for none, if it has no
+    /// country (LOOKUP-4), or if its lookup had not answered when the request ended.
     pub fn count(&mut self, Origin { country, asn }: Origin) {
         *self.countries.entry(country).or_default() += 1;
         self.add_asn(asn, 1);
     }
 
-    /// Adds what another has counted and leaves it empty.
+    /// Adds the counts of another, and leaves that one empty.
     pub fn take_in(&mut self, other: &mut Self) {
         for (country, count) in other.countries.drain() {
             *self.countries.entry(country).or_default() += count;
@@ -271,15 +270,15 @@ pub struct Totals {
     pub handshakes: [u64; Handshake::ALL.len()],
     /// By [`ApplicationWord::index`].
     pub application: [u64; ApplicationWord::ALL.len()],
-    /// Breaks that found their channel full.
+    /// Exceeded limits that were dropped because their channel was full.
     pub breaks_dropped: u64,
-    /// Log records that found their channel full.
+    /// Log records that were dropped because their channel was full.
     pub records_dropped: u64,
     /// Refused requests that have no log record of their own (LOG-6).
     pub records_left_out: u64,
-    /// Lines of the process log that found its queue full, because nobody read standard error.
+    /// Lines of the process log that were dropped because nobody read standard error.
     pub process_log_lines_dropped: u64,
-    /// Finished requests that found their channel full, for the anomaly counters.
+    /// Finished requests that were dropped because the channel to the anomaly counters was full.
     pub finished_dropped: u64,
     /// Requests at the application now.
     pub upstream: u64,
@@ -287,7 +286,7 @@ pub struct Totals {
     pub upstream_waiting: u64,
     /// Clients in the table now.
     pub clients: u64,
-    /// Clients dropped for the bound.
+    /// Clients dropped because the table was full.
     pub clients_evicted: u64,
 }
 

@@ -1,4 +1,4 @@
-//! `weir alerts`: the newest alerts, and each in a line, which `weir top` shows too.
+//! `weir alerts`: the newest alerts, one line each. `weir top` shows the same lines.
 
 use std::process::ExitCode;
 
@@ -14,7 +14,7 @@ use super::text::{Table, cell, last_cell, plain};
 /// The columns of [`row`].
 const HEADINGS: [&str; 4] = ["TIME", "KIND", "OF", "WHAT"];
 
-/// `weir alerts`: of the service; of the file where none runs.
+/// `weir alerts`: asks the service, or reads the state file if no service runs.
 pub fn alerts(asking: &Asking) -> ExitCode {
     finish((|| {
         let place = Place::of(asking)?;
@@ -39,7 +39,8 @@ pub fn alerts(asking: &Asking) -> ExitCode {
     })())
 }
 
-/// When, of which kind, of whom or what, and what it was: each kind has members of its own.
+/// The cells of one alert: time, kind, subject, and what happened. The last is made from members
+/// that differ by kind.
 pub fn row(alert: &Alert) -> [String; 4] {
     let first = |names: &[&str]| {
         let members = names.iter().filter_map(|name| alert.members.get(*name));
@@ -52,7 +53,7 @@ pub fn row(alert: &Alert) -> [String; 4] {
         cell(first(&[
             "netblock", "of", "file", "feed", "name", "key", "per", "scope", "hour", "what",
         ])),
-        // Why a file is not taken ends with what to mend.
+        // Not cut: the sentence about a refused file ends with what to mend.
         last_cell(first(&[
             "reason",
             "error",

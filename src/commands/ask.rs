@@ -1,4 +1,4 @@
-//! Whom a command asks, and what it makes of the answer; `wire.rs` carries both.
+//! Which service a command asks, and how the command reads the answer. `wire.rs` does the exchange.
 #![expect(
     clippy::indexing_slicing,
     reason = "a member that a JSON document does not have reads as null"
@@ -24,8 +24,8 @@ pub use super::wire::Answer;
 use super::wire::{Broken, Service};
 use crate::sources::{self, Sources};
 
-/// How long an answer may take: five seconds for the disk, a list of 100,000 bans, or the start of
-/// the process that takes over.
+/// How long an answer may take. The slowest are a write to disk (5 s), a list of 100,000 bans, and
+/// a hand-over.
 const PATIENCE: Duration = Duration::from_secs(150);
 
 /// The state directory of the packaged service, for a shell that knows nothing of the settings.
@@ -37,12 +37,12 @@ pub const RULES_FILE: &str = "WAF_RULES_FILE";
 /// The settings of the admin token.
 const TOKEN: &str = "WAF_ADMIN_TOKEN";
 const TOKEN_FILE: &str = "WAF_ADMIN_TOKEN_FILE";
-/// With this one a command only asks.
+/// The setting of the read token, which allows a command to read and not to change anything.
 const READ_TOKEN_FILE: &str = "WAF_ADMIN_READ_TOKEN_FILE";
-/// As much as the service reads of it.
+/// The most bytes of a token file that are read, as the service does.
 const MAX_TOKEN_BYTES: u64 = 4096;
 
-/// Whom a command asks, and how it answers.
+/// The flags that all commands share: which service to ask, and the output format.
 #[derive(Args, Clone, Debug)]
 pub struct Asking {
     /// The control socket of the service; without it that of the settings
@@ -58,8 +58,8 @@ pub struct Asking {
 }
 
 impl Asking {
-    /// The flags that name the service, as they are written behind a command that is printed
-    /// (CONTROL-5): where this one found it, the next one finds it, too.
+    /// The flags that name the service, to append to commands that are printed for an operator to
+    /// type (CONTROL-5): those then reach the same service.
     fn flags(&self) -> String {
         let mut flags = String::new();
         if let Some(file) = sources::named_file() {
@@ -75,22 +75,22 @@ impl Asking {
     }
 }
 
-/// Where a service is, as far as the environment tells.
+/// Where a service answers and where its files are, as far as the flags and the environment say.
 pub struct Place {
-    /// The flags that named it, with a blank before each.
+    /// The flags that named the service, with a blank before each.
     pub flags: String,
     /// None where `WAF_CONTROL_SOCKET=off`.
     service: Option<Service>,
-    /// Where its files are.
+    /// The state directory.
     pub dir: PathBuf,
-    /// Whether the files are those of the service that is asked.
+    /// True if `dir` is the state directory of the service that is asked.
     has_files: bool,
 }
 
-/// What became of a question.
+/// The result of a request to the service.
 pub enum Asked {
     Answered(Answer),
-    /// Nobody is there: the files are read instead where that can be.
+    /// No service answers. Commands that can read the files instead do so.
     NoService(Failure),
 }
 
@@ -101,7 +101,7 @@ impl Place {
         let names = ["WAF_STATE_DIR", "STATE_DIRECTORY", "WAF_CONTROL_SOCKET"];
         let refused = |refused| Failure::of_settings(&refused);
         let mut told = Sources::of_process().some(&names).map_err(refused)?;
-        // Somebody else's ./state is none: anybody may have made it (CONTROL-7).
+        // A ./state of another user is not taken: anybody may have made it (CONTROL-7).
         let beside = Path::new("state");
         if told.is_empty() && !trust::is_own(beside) {
             if beside.exists() {
@@ -111,7 +111,7 @@ impl Place {
             }
             told.push(("WAF_STATE_DIR".to_owned(), PACKAGED.to_owned()));
         }
-        // Required, and of no consequence here.
+        // A required setting; its value does not matter here.
         let rest = ("WAF_UPSTREAM".to_owned(), "http://localhost:1".to_owned());
         let loaded = settings::load(told.into_iter().chain([rest])).map_err(refused)?;
         let Settings { state, .. } = &loaded.settings;
@@ -139,12 +139,13 @@ impl Place {
         })
     }
 
-    /// The state directory, unless another service was named than that of the settings.
+    /// The state directory; none if the flags name another service than the settings do.
     fn files(&self) -> Option<&Path> {
         (self.has_files && self.dir.is_dir()).then_some(&*self.dir)
     }
 
-    /// A file that the caller's own settings name, for the service that they name.
+    /// A file that the caller's own settings name; none if the flags name another service than
+    /// these settings do.
     pub fn named_file(&self, name: &str) -> Result<Option<PathBuf>, Failure> {
         if !self.has_files {
             return Ok(None);
@@ -157,8 +158,9 @@ impl Place {
             .map(|(_, value)| PathBuf::from(value)))
     }
 
-    /// Whether paths that the service answers may be read (CONTROL-7): it is root's or the caller's
-    /// own, and could read them as well. Over the admin listener they are those of another machine.
+    /// Whether the command may open paths that the service answers (CONTROL-7). It may if the
+    /// service runs as root or as the caller, and could thus read the same files itself. It may not
+    /// over the admin listener: those paths may belong to another machine.
     pub fn believes_paths(&self) -> bool {
         match &self.service {
             Some(Service::Socket(_, believed)) => believed.is_own(),
@@ -173,19 +175,19 @@ impl Place {
         self.has_files && dir.is_some() && dir == real(&self.dir)
     }
 
-    /// Where rules.json is, as far as the caller's own settings say: no service is believed in this
-    /// (CONTROL-7). None where another service was named than that of the settings.
+    /// The path of rules.json according to the caller's own settings; a path from a service is not
+    /// believed (CONTROL-7). None if the flags name another service than the settings do.
     pub fn rules_file(&self) -> Result<Option<PathBuf>, Failure> {
         let named = self.named_file(RULES_FILE)?;
         Ok(named.or_else(|| self.has_files.then(|| self.dir.join("rules.json"))))
     }
 
-    /// Whether a fleet shares lists (FLEET-18), as far as the caller's own settings say.
+    /// Whether the fleet shares lists (FLEET-18), according to the caller's own settings.
     pub fn shares_lists(&self) -> Result<bool, Failure> {
         let refused = |refused| Failure::of_settings(&refused);
         let names = ["WAF_FLEET", "WAF_FLEET_SHARE"];
         let told = Sources::of_process().some(&names).map_err(refused)?;
-        // Required beside these, and of no consequence here.
+        // Settings that these require; their values do not matter here.
         let rest = [
             ("WAF_UPSTREAM", "http://localhost:1"),
             ("WAF_FLEET_KEY_FILE", "unread"),
@@ -207,7 +209,7 @@ impl Place {
         self.send(method, target, body.into_bytes())
     }
 
-    /// Asks the service, with a body as it is.
+    /// Asks the service, with a body of raw bytes.
     pub fn send(&self, method: Method, target: &str, body: Vec<u8>) -> Result<Asked, Failure> {
         let Some(service) = &self.service else {
             let sentence = "WAF_CONTROL_SOCKET is off: no service can be asked";
@@ -219,7 +221,8 @@ impl Place {
         });
         match asked {
             Ok(Ok(answer)) => Ok(Asked::Answered(answer)),
-            // Whether one runs cannot be seen, nor can its files.
+            // Without permission on the socket nobody can say whether a service runs, and its files
+            // are not readable either.
             Ok(Err(Broken::Connect(error))) if error.kind() == io::ErrorKind::PermissionDenied => {
                 Err(self.nobody(service, &error))
             }
@@ -243,8 +246,7 @@ impl Place {
         })
     }
 
-    /// The answer from the files, where nobody is there to be asked; a word on standard error says
-    /// so.
+    /// Answers from the files because no service runs, and says so on standard error.
     pub fn read_files<'a, T>(
         &'a self,
         nobody: Failure,
@@ -261,7 +263,7 @@ impl Place {
         read(Offline { dir, now }).map_err(|error| Failure::new(EXIT_CONFIG, error.to_string()))
     }
 
-    /// Why nobody could be asked.
+    /// The failure of a request that reached no service.
     fn nobody(&self, service: &Service, error: &io::Error) -> Failure {
         let sentence = match (service, error.kind()) {
             (Service::Socket(..), io::ErrorKind::PermissionDenied) => format!(
@@ -293,7 +295,7 @@ impl Place {
     }
 }
 
-/// What a good answer says.
+/// The body of a successful answer, as a type of the API.
 pub fn typed<T: DeserializeOwned>(body: Value) -> Result<T, Failure> {
     serde_json::from_value(body).map_err(|error| {
         let sentence = format!("the service's answer is not as expected: {error}");
@@ -302,7 +304,7 @@ pub fn typed<T: DeserializeOwned>(body: Value) -> Result<T, Failure> {
 }
 
 impl Answer {
-    /// The body of a good answer; otherwise what the problem document says.
+    /// The body of a successful answer; otherwise the sentence of the problem document.
     pub fn good(self) -> Result<Value, Failure> {
         if self.status.is_success() {
             return Ok(self.body);
@@ -311,7 +313,7 @@ impl Answer {
             .as_array()
             .is_some_and(|errors| !errors.is_empty());
         let mut sentence = match self.body["detail"].as_str() {
-            // The faults themselves follow.
+            // The list of faults follows, so the sentence before it is left out.
             Some(_) if faults => String::new(),
             Some(detail) => words(detail),
             None => format!("the service answered {}", self.status),
@@ -334,8 +336,8 @@ impl Answer {
     }
 }
 
-/// What the API says, in words of the command line: `"force": true` is `--force` here, and a token
-/// is a setting.
+/// Turns a sentence of the API into one of the command line: `"force": true` becomes `--force`, and
+/// a token becomes its setting.
 pub fn words(detail: &str) -> String {
     let detail = detail
         .replace(
@@ -349,7 +351,7 @@ pub fn words(detail: &str) -> String {
     if let Some(expected) = detail.strip_prefix("The value does not fit. Expected: ") {
         return format!("expected: {expected}");
     }
-    // What a text is for says nothing of its length.
+    // For a text of the wrong length, the description of what the text is for is left out.
     let rest = detail.strip_prefix("The value is ");
     match rest.and_then(|rest| rest.split_once(". Expected: ")) {
         Some((is, _)) if is.starts_with("longer ") || is.starts_with("shorter ") => {
@@ -359,7 +361,7 @@ pub fn words(detail: &str) -> String {
     }
 }
 
-/// The argument that a member of a body was given as.
+/// The argument of the command line that a member of the body came from.
 fn flag_of(member: &str) -> &str {
     match member {
         "duration" => "--for",

@@ -63,7 +63,7 @@ pub struct Add {
     asking: Asking,
 }
 
-/// What is said of every ban that is made by hand.
+/// The flags of `add` and `import` that describe a ban made by hand.
 #[derive(Args, Debug)]
 pub struct Terms {
     /// How long: a time such as 2h, or permanent; without it WAF_BAN_FIRST of the service
@@ -94,7 +94,7 @@ pub struct Export {
     asking: Asking,
 }
 
-/// Runs one of them; without a name, the list.
+/// Runs the named command; without a name, `list`.
 pub fn run(command: Option<Command>, plain: List) -> ExitCode {
     finish(match command {
         None => list(&plain),
@@ -149,7 +149,7 @@ fn list(given: &List) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A line of names, and one a ban.
+/// One line of headings, then one line for each ban.
 fn in_cells(bans: &[Arc<Ban>]) -> String {
     const NAMES: [&str; 12] = [
         "netblock",
@@ -196,7 +196,7 @@ fn known<T: Display>(value: Option<T>) -> String {
     value.map_or_else(String::new, |value| value.to_string())
 }
 
-/// When a ban ends, or that it has.
+/// The time until a ban ends, or why it no longer refuses.
 pub fn end(ban: &Ban, now_ms: u64) -> String {
     let observed = if ban.observed { " (observe)" } else { "" };
     if ban.lifted.is_some() {
@@ -217,7 +217,7 @@ pub fn cause(ban: &Ban) -> String {
     }
 }
 
-/// The bans of the service; those of its file where none runs.
+/// The bans of the service, or of its state file if no service runs.
 fn held(asking: &Asking, active: bool, covering: Option<&str>) -> Result<Vec<Arc<Ban>>, Failure> {
     let place = Place::of(asking)?;
     let mut parts = Vec::new();
@@ -281,7 +281,7 @@ fn order(place: &Place, netblock: &str, duration: &str, terms: &Terms) -> Result
     place.expect(Method::POST, "/v1/bans", Some(&order))
 }
 
-/// The ban of exactly this netblock that was made by hand and refuses now.
+/// The active ban made by hand of exactly this netblock.
 fn standing(place: &Place, netblock: Netblock) -> Result<Option<Arc<Ban>>, Failure> {
     let netblock = netblock.widened_to_clients();
     let address = percent_encoded(&netblock.net().network().to_string());
@@ -293,8 +293,8 @@ fn standing(place: &Place, netblock: Netblock) -> Result<Option<Arc<Ban>>, Failu
     Ok(bans.max_by_key(|ban| ban.ban_expires))
 }
 
-/// The same ban with a later end, and the reason that is given, if one is. One that lasts longer
-/// keeps its end.
+/// The same ban with a later end, and with the new reason if one is given. A ban that already ends
+/// later keeps its end.
 fn extended(
     place: &Place,
     ban: Arc<Ban>,
@@ -336,7 +336,7 @@ fn first_length(place: &Place) -> Result<String, Failure> {
         .ok_or_else(|| Failure::new(EXIT_USAGE, why))
 }
 
-/// A word on what is not on disk.
+/// What to append to the answer if the ban is not on disk yet.
 fn late(persisted: Option<bool>) -> &'static str {
     match persisted {
         Some(false) => ", not on disk yet",
@@ -347,7 +347,8 @@ fn late(persisted: Option<bool>) -> &'static str {
 /// `203.0.113.0/24 (41 min)`
 fn in_words(made: &Banned) -> String {
     let end = until_end(made.ban.ban_expires, now().wall_ms);
-    // Nor does it once the mode is another one (CHECK-3): who bans by hand wants to know.
+    // An observed ban refuses nobody after a change to enforce mode either (CHECK-3), so the answer
+    // says that it is observed.
     let observed = if made.ban.observed {
         "; made in observe mode: it never refuses"
     } else {

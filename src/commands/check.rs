@@ -1,5 +1,5 @@
-//! `weir check`: everything that a start would find, and what an operator should know, without
-//! starting (CONTROL-4).
+//! `weir check`: finds every fault that would stop a start, and warns of settings that may be
+//! mistakes, without starting (CONTROL-4).
 
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
@@ -22,17 +22,17 @@ use crate::sources::Sources;
 /// How long the application may take to accept a connection.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The widest nets of proxies that are not warned of.
+/// Trusted nets wider than this are warned of.
 const WIDEST_TRUST: PrefixLengths = PrefixLengths { v4: 24, v6: 48 };
 
 /// What was found.
 #[derive(Default)]
 struct Findings {
-    /// What would stop a start.
+    /// Faults that would stop a start.
     faults: Vec<String>,
-    /// What works, and may not be meant.
+    /// Settings that work and may be mistakes.
     warnings: Vec<String>,
-    /// What a running service holds.
+    /// What the check left out because a running service uses it.
     notes: Vec<String>,
 }
 
@@ -130,7 +130,7 @@ fn judge(loaded: Loaded, asking: &Asking) -> Result<Findings, Failure> {
     Ok(found)
 }
 
-/// Everything that stops a start with these settings, which a start itself tells of one at a time.
+/// Every fault that would stop a start with these settings. A start itself ends at the first one.
 /// `is_given`: a supervisor passes the listeners.
 pub fn faults(settings: &Settings, is_given: bool) -> Vec<String> {
     let mut faults = check(settings, &Clock::system()).faults;
@@ -141,7 +141,7 @@ pub fn faults(settings: &Settings, is_given: bool) -> Vec<String> {
     faults
 }
 
-/// The places of `WAF_LISTEN` that cannot be had.
+/// The addresses of `WAF_LISTEN` that cannot be bound.
 fn unbound(settings: &Settings) -> impl Iterator<Item = String> {
     let bound = settings.listen.iter().map(can_be_bound);
     bound.filter_map(|bound| bound.err().map(|error| error.to_string()))
@@ -174,7 +174,8 @@ fn is_same(service: &Value, name: &str, listing: &[settings::Listed]) -> bool {
     here.is_some_and(|here| *there == json!(here.value) || is_same_file(here, there))
 }
 
-/// Two names of one file, such as a relative one here.
+/// Whether both values are paths of one file, such as a relative one here and an absolute one
+/// there.
 fn is_same_file(here: &settings::Listed, there: &Value) -> bool {
     let place = |path: &str| std::fs::canonicalize(path).ok();
     let here_at = here
@@ -205,7 +206,8 @@ fn differences(service: &Value, listing: &[settings::Listed]) -> Vec<String> {
         .collect()
 }
 
-/// What works, and may not be meant; what single settings are warned of is told already.
+/// Warnings about settings that work and may be mistakes. Warnings about single settings come with
+/// the settings themselves.
 fn warnings(settings: &Settings) -> Vec<String> {
     let mut warnings = Vec::new();
     let endpoints = &settings.endpoints;
@@ -236,7 +238,7 @@ fn warnings(settings: &Settings) -> Vec<String> {
     warnings
 }
 
-/// What instances of a fleet do not count together (FLEET-4).
+/// Names the limits that the instances of a fleet do not count together (FLEET-4).
 fn unshared(settings: &Settings) -> Option<String> {
     settings.fleet.engine.as_ref()?;
     let also = match settings.fleet.share.counts {
@@ -248,18 +250,20 @@ fn unshared(settings: &Settings) -> Option<String> {
     ))
 }
 
-/// As a start tells it (CONN-4), from this shell: the service may be started with other limits.
+/// The warning of a start about too few open files (CONN-4). It holds for this shell: the service
+/// may be started with another limit.
 fn few_open_files(settings: &Settings) -> Option<String> {
     let limit = open_files::raise_limit().ok()?;
     let bounds = open_files::bounds_within(limit, settings)?;
     Some(bounds.sentence(limit, &settings.connections))
 }
 
-/// Trusted nets that are wide enough to hold clients besides the proxies: such a client names
-/// whomever it likes (CLIENT-3). No client has a loopback address.
+/// Warns of trusted nets that are wide enough to contain clients besides the proxies: such a client
+/// can claim any address (CLIENT-3). Loopback nets are exempt, because no client has a loopback
+/// address.
 fn wide_trust(settings: &Settings) -> impl Iterator<Item = String> {
     let nets = settings.identity.trusted_proxies.blocks().iter();
-    // Of all addresses the settings warn themselves.
+    // The settings themselves warn of a net of all addresses.
     let is_told = |net: &&Netblock| net.net().prefix_len() == 0;
     let is_loopback = |net: &&Netblock| net.net().network().is_loopback();
     let wide = nets
@@ -272,7 +276,7 @@ fn wide_trust(settings: &Settings) -> impl Iterator<Item = String> {
     })
 }
 
-/// Whether the application accepts a connection, at one of its addresses.
+/// Connects to the application, at each of its addresses until one accepts.
 fn reach(upstream: &Upstream) -> Result<(), String> {
     let (host, port) = match upstream {
         Upstream::Tcp { host, port } => (host.as_str(), *port),

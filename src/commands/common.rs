@@ -1,4 +1,4 @@
-//! What all commands have: exit statuses, failures, the moment.
+//! What all commands share: exit statuses, failures, output, the current time.
 
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -21,12 +21,12 @@ use super::text;
 pub const EXIT_UNAVAILABLE: u8 = 69;
 /// Something an operator must mend before a start (`EX_CONFIG` of sysexits; SETTING-1).
 pub const EXIT_CONFIG: u8 = 78;
-/// A wrong call, as clap ends with.
+/// A wrong call: the status that clap exits with.
 pub const EXIT_USAGE: u8 = 2;
 /// The answer is no.
 pub const EXIT_NO: u8 = 1;
 
-/// Why a command ends without what was asked for: a sentence for standard error, and the status.
+/// Why a command failed: a sentence for standard error, and the exit status.
 pub struct Failure {
     pub sentence: String,
     pub status: u8,
@@ -45,7 +45,7 @@ impl Failure {
         Self::new(EXIT_CONFIG, refused.problems.join("\nweir: "))
     }
 
-    /// Says it.
+    /// Writes the sentence to standard error.
     pub fn tell(&self) -> ExitCode {
         // It may quote what somebody wrote.
         let told = format!("weir: {}", self.sentence);
@@ -55,22 +55,22 @@ impl Failure {
     }
 }
 
-/// The exit status of a command; a failure is told on standard error.
+/// The exit status of a command. Writes a failure to standard error.
 pub fn finish(ended: Result<ExitCode, Failure>) -> ExitCode {
     ended.unwrap_or_else(|failure| failure.tell())
 }
 
-/// The most bytes that are written at once: a pipe that takes any takes so many (POSIX,
+/// The most bytes of one write: a pipe that is writable accepts at least so many (POSIX,
 /// `PIPE_BUF`).
 const AT_ONCE: usize = 512;
-/// How long standard error may take for them.
+/// How long to wait until standard error is writable.
 const PATIENCE: Timespec = Timespec {
     tv_sec: 1,
     tv_nsec: 0,
 };
 
-/// Says on standard error why a start failed, a line each. Nobody may read it any more, which keeps
-/// no process (ALIVE-1): what it does not take is left out.
+/// Writes why a start failed to standard error, one line for each fault. If nobody reads standard
+/// error, the rest is left out: it must not keep the process (ALIVE-1).
 pub fn last_words<T: Display>(lines: impl IntoIterator<Item = T>) {
     // They may quote what somebody wrote.
     let said = |line: T| format!("weir: {line}");
@@ -99,11 +99,11 @@ pub fn last_words<T: Display>(lines: impl IntoIterator<Item = T>) {
     }
 }
 
-/// Why standard output did not take all.
+/// The first error of a write to standard output.
 static UNWRITTEN: OnceLock<io::Error> = OnceLock::new();
 
-/// Writes to standard output. Who closes it early (`| head`) has read enough; any other fault is
-/// told at the end of the command, see [`written`].
+/// Writes to standard output. A reader that closes it early (`| head`) has read enough; any other
+/// error is reported at the end of the command, see [`written`].
 pub fn out(text: &str) {
     let mut output = io::stdout().lock();
     let written = (output.write_all(text.as_bytes())).and_then(|()| output.flush());
@@ -114,7 +114,7 @@ pub fn out(text: &str) {
     }
 }
 
-/// The exit status of a command whose output is to be whole, or it has failed.
+/// The exit status of a command; a failure where its output was not written whole.
 pub fn written(ended: ExitCode) -> ExitCode {
     match UNWRITTEN.get() {
         Some(error) => {
@@ -131,8 +131,9 @@ pub fn print_json(document: &Value) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The same document, which may be read in a terminal: JSON leaves the control characters from
-/// U+007F on as they are, and what turns a line (TELL-2).
+/// The same document, safe to show in a terminal (TELL-2): escapes what JSON leaves as it is, the
+/// control characters from U+007F on, and characters that break a line or change the direction of
+/// writing.
 fn undisturbing(json: &str) -> Cow<'_, str> {
     let steers = |letter: char| letter != '\n' && disturbs(letter);
     if !json.contains(steers) {
@@ -141,7 +142,8 @@ fn undisturbing(json: &str) -> Cow<'_, str> {
     let mut escaped = String::with_capacity(json.len() + 64);
     for letter in json.chars() {
         match steers(letter) {
-            // In a string, where all of these stand, and each is one unit of UTF-16.
+            // All of these occur inside strings only, and each is one unit of UTF-16, so `\u` and
+            // four digits are right.
             true => escaped.push_str(&format!("\\u{:04x}", u32::from(letter))),
             false => escaped.push(letter),
         }
@@ -149,20 +151,21 @@ fn undisturbing(json: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
-/// This moment. Monotonic time counts from the first time that it is asked for.
+/// The current time. The monotonic part counts from the first call.
 pub fn now() -> Now {
     static CLOCK: LazyLock<Clock> = LazyLock::new(Clock::system);
     CLOCK.now()
 }
 
-/// An address that was typed; of a client as it is listed (`2001:db8::/64`) its address.
+/// An address that was typed. For a client as lists show it (`2001:db8::/64`) this is the address
+/// before the `/`.
 pub fn address(text: &str) -> Result<&str, Failure> {
     let wrong = |wrong: NotAClient| Failure::new(EXIT_USAGE, wrong.to_string());
     text.parse::<Client>().map_err(wrong)?;
     Ok(text.strip_suffix("/64").unwrap_or(text))
 }
 
-/// A text as one segment of a path.
+/// The text, percent-encoded as one segment of a path.
 pub fn percent_encoded(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }

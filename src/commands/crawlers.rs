@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use super::common::out;
 
-/// What their operators publish.
+/// The names and netblocks that the crawlers' operators publish.
 const TABLE: &str = include_str!("crawlers.json");
 
 /// `weir crawlers`

@@ -40,7 +40,7 @@ pub struct Demo {
     fleet: bool,
 }
 
-/// What the visitors of the demo run into, beside its limit.
+/// The rules that the demo's visitors match, beside the demo's limit.
 const RULES: &str = r#"{"version": 1,
  "traps": [{"name": "scanner", "paths": ["/.env", "/.git/", "/wp-login.php"]}],
  "jails": [{"name": "guesses", "path": "/login", "statuses": [401], "per_minute": 3}]}
@@ -70,10 +70,9 @@ pub fn run(given: &Demo) -> ExitCode {
             ("WAF_RATE_LIMIT_PER_MINUTE", REQUESTS_PER_MINUTE.to_string()),
             ("WAF_BAN_FIRST", "1m".to_owned()),
             ("WAF_WORKERS", "1".to_owned()),
-            // Far fewer than any system has open files for: no newcomer is warned of that.
+            // Few enough for any limit of open files: no warning about it confuses a newcomer.
             ("WAF_MAX_CONNECTIONS", "100".to_owned()),
-            // The demo sends nobody's address anywhere: its own application says which country the
-            // visitors are of that it invents.
+            // The demo's own application answers the lookups: no address goes to a public service.
             ("WAF_LOOKUP_SOURCE", "url".to_owned()),
             (
                 "WAF_LOOKUP_URL",
@@ -84,7 +83,8 @@ pub fn run(given: &Demo) -> ExitCode {
             ("WAF_LOOKUP_JSON_AS_NAME", "/name".to_owned()),
             ("WAF_TRUSTED_PROXIES", traffic::PROXY.to_string()),
             ("WAF_LOG_FILE", log.display().to_string()),
-            // The demo's own lines tell requests and bans; the service's would stand between.
+            // The demo prints requests and bans itself; lines of the process log would clutter
+            // them.
             ("WAF_LOG_LEVEL", "error".to_owned()),
         ]
         .map(|(name, value)| (name.to_owned(), value)),
@@ -116,7 +116,8 @@ fn failed(why: &str) -> ExitCode {
     ExitCode::from(EXIT_CONFIG)
 }
 
-/// Once it serves: the page, what to try, the requests as short lines, and visitors.
+/// Runs once the service listens: starts the dashboard, prints what to try, prints each request as
+/// a short line, and starts the visitors.
 fn begin(
     address: &str,
     other: Option<SocketAddr>,
@@ -136,7 +137,7 @@ fn begin(
     }
 }
 
-/// Serves the dashboard on a thread of its own; its address.
+/// Serves the dashboard on a thread of its own, and returns its address.
 fn page(socket: Option<&Path>) -> Option<String> {
     let asking = Asking {
         socket: Some(socket?.to_owned()),
@@ -146,12 +147,12 @@ fn page(socket: Option<&Path>) -> Option<String> {
     let open = Open::at(0, &asking).ok()?;
     let url = open.url.clone();
     let thread = std::thread::Builder::new().name("demo-dashboard".to_owned());
-    // It ends with the process.
+    // The thread ends with the process.
     let begun = thread.spawn(move || open.serve().map_err(|failure| failure.tell()));
     begun.ok().map(|_| url)
 }
 
-/// Lines to try, in this order.
+/// Prints commands to try, in this order.
 fn print_lines(
     address: &str,
     other: Option<SocketAddr>,
@@ -183,7 +184,7 @@ Each request and each ban is a line below. Ctrl-C ends the demo.
     );
 }
 
-/// The commands beside it, as they are typed.
+/// The operator commands to try, as they are typed.
 fn operators_lines(socket: Option<&Path>, in_fleet: bool) -> String {
     let (Some(socket), Ok(weir)) = (socket, std::env::current_exe()) else {
         return String::new();
@@ -206,7 +207,7 @@ All of it in a terminal, or the page again:
     )
 }
 
-/// The application: says what it was asked, on a port of its own.
+/// Starts the demo's application on a free port: it answers with the request it got.
 fn start_application() -> io::Result<SocketAddr> {
     let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     listener.set_nonblocking(true)?;
@@ -230,7 +231,7 @@ async fn serve_application(listener: std::net::TcpListener) -> io::Result<()> {
     loop {
         let (stream, _) = listener.accept().await?;
         tokio::spawn(async move {
-            // A client that goes away is no event worth a word here.
+            // A client that goes away needs no report here.
             let _ = http1::Builder::new()
                 .serve_connection(TokioIo::new(stream), service_fn(hello))
                 .await;

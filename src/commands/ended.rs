@@ -1,4 +1,4 @@
-//! A signal that ends a command: it is noted, so that the command ends by itself and in order.
+//! Notes a signal that should end a command, so that the command can end by itself and in order.
 
 use std::future::poll_fn;
 use std::io;
@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
 
-/// What is true once one of these signals has come.
+/// A flag that becomes true when one of these signals is received.
 pub fn by(kinds: &[SignalKind]) -> io::Result<Arc<AtomicBool>> {
     by_or(kinds, Duration::ZERO, || {})
 }
 
-/// The same; where the command has not ended by itself `patience` later, `last` is called.
+/// The same flag. Calls `last` if the command still runs `patience` after the signal.
 pub fn by_or(
     kinds: &[SignalKind],
     patience: Duration,

@@ -1,5 +1,5 @@
-//! `weir explain`: what the checks would do with a request now, and why (CONTROL-5). The service's
-//! own checks answer; here it is put into words.
+//! `weir explain`: what the checks would do with a request now, and why (CONTROL-5). The service
+//! runs its own checks on the request; this command puts the result into words.
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use super::common::{
 use super::log_search::{self, LogFile};
 use super::text::{bytes, count, end_in_words, maybe, plain, span, until_end};
 
-/// What is asked.
+/// The arguments of `weir explain`.
 #[derive(Args, Debug)]
 pub struct Explain {
     /// An IPv4 or IPv6 address
@@ -51,7 +51,7 @@ pub struct Explain {
     asking: Asking,
 }
 
-/// A request that somebody asks about.
+/// The request to explain.
 struct Asked {
     address: String,
     method: String,
@@ -59,12 +59,12 @@ struct Asked {
     host: Option<String>,
     query: Option<String>,
     fields: Vec<String>,
-    /// More than these fields may have been sent.
+    /// True if the request may have had more fields than these.
     partly: bool,
     other_site: bool,
 }
 
-/// Exit status 1 where it would be refused.
+/// Runs `weir explain`: exit status 1 if the request would be refused.
 pub fn run(given: &Explain) -> ExitCode {
     finish((|| {
         let place = Place::of(&given.asking)?;
@@ -97,7 +97,7 @@ pub fn run(given: &Explain) -> ExitCode {
     })())
 }
 
-/// The path and the query: a target as a log or a browser has it is both.
+/// Splits the target into path and query: a target from a log or a browser has both.
 fn path_and_query(given: &Explain) -> Result<(&str, Option<&str>), Failure> {
     match (given.path.split_once('?'), &given.query) {
         (None, query) => Ok((given.path.as_str(), query.as_deref())),
@@ -128,8 +128,8 @@ fn explained(place: &Place, asked: &Asked) -> Result<Value, Failure> {
     place.expect(Method::GET, &target, None)?.good()
 }
 
-/// The explanation of the request with this id: the service knows the last refusals and those that
-/// led to a ban, its log file has older ones.
+/// The explanation of the request with this id. The service remembers its last refusals and those
+/// that led to a ban; older requests are looked up in its log file.
 fn by_id(place: &Place, id: &str) -> Result<Value, Failure> {
     let target = format!("/v1/explain?request={}", percent_encoded(id));
     let answer = place.expect(Method::GET, &target, None)?;
@@ -158,7 +158,7 @@ fn by_id(place: &Place, id: &str) -> Result<Value, Failure> {
     let fields = [("user-agent", "user_agent"), ("referer", "referer")];
     let told = fields.map(|(name, member)| Some((name, line.get(member)?.as_str()?)));
     let told = told.into_iter().flatten();
-    // Those of WAF_LOG_REQUEST_HEADERS.
+    // The log line has the fields of WAF_LOG_REQUEST_HEADERS only.
     let logged = line.get("headers").and_then(Value::as_object);
     let logged = logged.into_iter().flatten();
     let logged = logged.filter_map(|(name, value)| Some((name.as_str(), value.as_str()?)));
@@ -182,8 +182,9 @@ fn by_id(place: &Place, id: &str) -> Result<Value, Failure> {
     )
 }
 
-/// Where the request log is: as the caller's own settings say; or as the service says, if that is
-/// believed in it, or if it lies in the state directory (CONTROL-7).
+/// The path of the request log: from the caller's own settings, else from the service. A path from
+/// the service is taken only if the service is believed about paths, or if the file lies in the
+/// state directory (CONTROL-7).
 fn log_file(place: &Place) -> Result<LogFile, String> {
     let name = "WAF_LOG_FILE";
     let told = |failure: Failure| failure.sentence;
@@ -211,7 +212,7 @@ fn log_file(place: &Place) -> Result<LogFile, String> {
     ))
 }
 
-/// The answer, for people. `flags` name the service in what is printed to be typed.
+/// The answer in words. `flags` name the service in the commands that it suggests.
 // long: a flat list of lines
 pub fn in_words(answer: &Explained, flags: &str) -> String {
     let now_ms = now().wall_ms;
@@ -253,7 +254,7 @@ pub fn in_words(answer: &Explained, flags: &str) -> String {
             format!("by {name} of {source}: no denial, no trap, no limit"),
         );
     }
-    // An exemption is told above.
+    // An exemption was printed above.
     if let Some(rule) = answer.rule.as_ref().filter(|rule| rule.kind != "exempt") {
         let (kind, name) = (plain(&rule.kind), plain(&rule.name));
         let of = match rule.since {
@@ -331,7 +332,7 @@ pub fn in_words(answer: &Explained, flags: &str) -> String {
     lines.join("\n") + "\n"
 }
 
-/// What the client gets that is refused: `429, Retry-After 60`.
+/// The response to a refused client: `429, Retry-After 60`.
 fn response_in_words(answer: &Explained) -> Option<String> {
     let response = answer.now.response.as_ref().filter(|_| !answer.observe)?;
     Some(match (response.as_str(), answer.now.retry_after_seconds) {
@@ -356,7 +357,7 @@ fn list_in_words(list: Option<&ListMember>) -> String {
     }
 }
 
-/// What other instances of the fleet have counted of these windows.
+/// How much of these windows the other instances of the fleet have counted.
 fn elsewhere(counted: &Elsewhere) -> String {
     let (of, carried) = (&counted.requests, &counted.bytes);
     let windows = [

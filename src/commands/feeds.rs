@@ -1,4 +1,4 @@
-//! `weir feeds`: the lists from elsewhere, and what to do with one (FEED-8).
+//! `weir feeds`: lists the feeds of rules.json, fetches one, or accepts a refused version (FEED-8).
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use super::text::{Table, maybe, plain, since_time, until_end};
 
 /// How often the service is asked whether a fetch has ended.
 const LOOK: Duration = Duration::from_millis(200);
-/// How many times: a fetch takes at most 30 s, and one of another feed may be under way.
+/// How many times: 90 s in all. A fetch takes at most 30 s, and may wait for that of another feed.
 const LOOKS: u32 = 5 * 90;
 
 /// The commands about feeds.
@@ -41,7 +41,7 @@ pub struct One {
     asking: Asking,
 }
 
-/// Without a command: the list.
+/// Runs the command; without one, `list`.
 pub fn run(command: Option<Command>, asking: &Asking) -> ExitCode {
     finish(match command {
         None => list(asking),
@@ -88,12 +88,12 @@ fn list(asking: &Asking) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the service tells of all of them.
+/// The service's answer about all feeds.
 fn answer(place: &Place) -> Result<Value, Failure> {
     place.expect(Method::GET, "/v1/feeds", None)?.good()
 }
 
-/// The same of one.
+/// The service's answer about one feed.
 fn one(place: &Place, name: &str) -> Result<Feed, Failure> {
     let FeedList { feeds } = typed(answer(place)?)?;
     let found = feeds.into_iter().find(|feed| feed.name == name);
@@ -116,7 +116,7 @@ fn fetch(given: &One) -> Result<ExitCode, Failure> {
     Err(Failure::new(EXIT_UNAVAILABLE, sentence))
 }
 
-/// What became of a fetch.
+/// Reports the result of a fetch.
 fn told(given: &One, feed: &Feed) -> Result<ExitCode, Failure> {
     if given.asking.json {
         print_json(&json!(feed))?;

@@ -10,7 +10,7 @@ use super::ask::{Asking, Place, typed};
 use super::common::{EXIT_NO, Failure, finish, out, print_json};
 use super::text::{Table, maybe, plain, span};
 
-/// `weir fleet`: status 1 where there is no fleet, or not all of it holds the same.
+/// `weir fleet`: exit status 1 if there is no fleet, or if its instances do not all hold the same.
 pub fn run(asking: &Asking) -> ExitCode {
     finish((|| {
         let answer = Place::of(asking)?.expect(Method::GET, "/v1/fleet", None)?;

@@ -1,6 +1,6 @@
-//! `weir allow` and `weir deny`: a member more, or less, in a list of rules.json, or of lists.json
-//! where a fleet shares lists (FLEET-18). The service
-//! changes it, and answers once that is in force; where none runs the command does, in the same way
+//! `weir allow` and `weir deny`: add a member to a list of rules.json, or remove one; where a fleet
+//! shares lists, the list is in lists.json (FLEET-18). The service changes the file, and answers
+//! once the change is in force. If no service runs, the command changes it in the same way
 //! (CONTROL-8).
 
 use std::path::Path;
@@ -45,7 +45,7 @@ pub struct Member {
     asking: Asking,
 }
 
-/// Changes the list, and waits until that is in force.
+/// Changes the list, and waits until the change is in force.
 pub fn run(list: List, given: &Member) -> ExitCode {
     finish((|| {
         let until = given.duration.as_deref().map(until).transpose()?;
@@ -68,7 +68,7 @@ pub fn run(list: List, given: &Member) -> ExitCode {
     })())
 }
 
-/// One more member, and what became of it, in words.
+/// Adds a member, and returns the result in words.
 pub fn add(
     place: &Place,
     list: List,
@@ -89,7 +89,7 @@ pub fn add(
     Ok(in_words(&change, &told))
 }
 
-/// The end of a time that begins now.
+/// The end of a duration that begins now.
 pub fn until(text: &str) -> Result<Time, Failure> {
     let wrong = |wrong| Failure::new(EXIT_USAGE, format!("--for: {wrong}: {DURATION_FORM}"));
     let duration = parse_duration(text).map_err(wrong)?;
@@ -117,24 +117,26 @@ pub fn netblock(text: &str) -> Result<Netblock, Failure> {
     text.parse().map_err(wrong)
 }
 
-/// What became of a change, as `ListChanged` of the OpenAPI document.
+/// The result of a change, as `ListChanged` of the OpenAPI document.
 #[derive(Serialize)]
 struct Told {
     #[serde(flatten)]
     list: ListChanged,
-    /// The member of a list that decides now for the first address, if one does: another than the
-    /// changed one where that lies inside of it, or where the other list comes first.
+    /// The list member that now decides for the first address of the changed netblock, if any. This
+    /// is another member than the changed one if that member contains it, or if the other list
+    /// comes first.
     decides: Option<ListMember>,
 }
 
-/// Has the list changed.
+/// Changes the list, by the service or by hand.
 fn changed(place: &Place, change: &Change, force: bool) -> Result<Told, Failure> {
     let answer = match ask(place, change, force)? {
         Asked::Answered(answer) => answer,
         Asked::NoService(nobody) => return by_hand(place, change, force, nobody),
     };
-    // A service that may not write its rules file (below /etc, under the unit of the package): who
-    // names it in his own settings may, and the service takes the very same change in.
+    // The service may not write its rules file (below /etc, under the package's unit). If the
+    // caller's own settings name the file, the command changes it itself, and the service then
+    // loads the same change.
     let answer = match place.named_file(RULES_FILE)? {
         Some(file)
             if answer.status == StatusCode::INTERNAL_SERVER_ERROR && !place.shares_lists()? =>
@@ -189,8 +191,8 @@ fn ask(place: &Place, change: &Change, force: bool) -> Result<Asked, Failure> {
     place.ask(Method::POST, "/v1/lists", Some(&json!(body)))
 }
 
-/// Where no service runs. None of its locks and comparisons is left out: another command may do the
-/// same, and a person may save the file.
+/// Changes the list while no service runs, with the service's locks and comparisons: another
+/// command may change it at the same time, and a person may save the file.
 fn by_hand(place: &Place, change: &Change, force: bool, nobody: Failure) -> Result<Told, Failure> {
     let Some(file) = place.rules_file()? else {
         return Err(nobody);
@@ -227,7 +229,7 @@ fn decides(place: &Place, change: &Change) -> Result<Option<ListMember>, Failure
     let target = format!("/v1/explain?address={address}");
     match place.ask(Method::GET, &target, None)? {
         Asked::Answered(answer) if answer.status.is_success() => {
-            // The list is changed already: what cannot be read of this fails nothing.
+            // The list is changed already, so an unreadable answer is no failure.
             let explained = typed::<Explained>(answer.body).ok();
             Ok(explained.and_then(|explained| explained.list))
         }
@@ -253,7 +255,8 @@ fn in_words(change: &Change, told: &Told) -> String {
         false => "written; no service runs",
     };
     let other = match &told.decides {
-        // Taken out, and inside of another; put in, and the other list comes first.
+        // A removed member that lies inside another one, or an added one where the other list comes
+        // first.
         Some(other) if change.entry.is_none() || other.name != list => {
             let does = match other.name == "allow" {
                 true => "lets it through",

@@ -1,5 +1,5 @@
-//! Finds the line of a request in a log file: from its end on, each piece read once, so that what
-//! was written lately is found at once in a file of any size (CONTROL-5).
+//! Finds the line of a request in a log file. The search goes backwards from the end and reads each
+//! piece once, so that recent lines are found at once in a file of any size (CONTROL-5).
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -11,20 +11,21 @@ use weir_controlplane::guarded;
 
 use super::trust::parent;
 
-/// What is read at once.
+/// Bytes of one read.
 const PIECE: usize = 1 << 20;
-/// A line that is longer is none of a request.
+/// A longer line is not that of a request.
 const LINE: usize = 4 << 20;
 
 /// A request log.
 pub struct LogFile {
     pub path: PathBuf,
-    /// Whether the path is believed, links and all; otherwise the name is one of the directory's.
+    /// Whether symbolic links are followed. They are if the path is believed; otherwise the file
+    /// itself must lie in the directory.
     pub follows: bool,
 }
 
 impl LogFile {
-    /// Opens it, if it is a file: a pipe would be waited for.
+    /// Opens the log if it is a regular file: opening a pipe would block.
     pub fn open(&self) -> io::Result<File> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let opened = if self.follows {
@@ -45,7 +46,7 @@ impl LogFile {
 pub fn newest(file: &mut (impl Read + Seek), id: &str) -> io::Result<Option<Value>> {
     let wanted = format!("\"request_id\":{}", Value::from(id));
     let mut at = file.seek(SeekFrom::End(0))?;
-    // The beginning of a line whose rest was read before.
+    // The end of a line whose beginning is in the piece before it.
     let mut rest = Vec::new();
     let mut is_too_long = false;
     while at > 0 {
@@ -69,7 +70,7 @@ pub fn newest(file: &mut (impl Read + Seek), id: &str) -> io::Result<Option<Valu
         };
         let mut lines = piece.get(begin..).unwrap_or_default();
         if std::mem::take(&mut is_too_long) {
-            // Its end was let go: what is left of it here is no line.
+            // The end of that line was dropped as too long: the rest of it here is no line.
             let end = lines.iter().rposition(|byte| *byte == b'\n');
             lines = lines
                 .get(..end.map_or(0, |end| end + 1))
@@ -85,7 +86,7 @@ pub fn newest(file: &mut (impl Read + Seek), id: &str) -> io::Result<Option<Valu
 }
 
 fn last_in(lines: &[u8], wanted: &str, id: &str) -> Option<Value> {
-    // Lines are UTF-8 (LOG-2); whatever else lies in the file is none of ours.
+    // Log lines are UTF-8 (LOG-2); other bytes are not from the service.
     let text = String::from_utf8_lossy(lines);
     text.rmatch_indices(wanted).find_map(|(at, _)| {
         let (before, after) = text.split_at_checked(at)?;
@@ -102,7 +103,7 @@ mod tests {
 
     use super::*;
 
-    /// A reader that counts what is read of it.
+    /// A reader that counts the bytes read from it.
     struct Counted(Cursor<Vec<u8>>, usize);
 
     impl Read for Counted {

@@ -1,4 +1,4 @@
-//! Commands that only look: status, health, settings, clients, client.
+//! Read-only commands: status, health, settings, clients, client.
 
 use std::cmp::Reverse;
 use std::process::ExitCode;
@@ -24,7 +24,7 @@ use super::text::{
 };
 use crate::sources::Sources;
 
-/// Whether it is an action that counts as refused.
+/// Whether this is the name of an action that refuses.
 fn is_refusal(name: &str) -> bool {
     let mut actions = Action::ALL.into_iter();
     actions.any(|action| action.name() == name && action.history() == History::Refused)
@@ -59,7 +59,7 @@ pub struct One {
     asking: Asking,
 }
 
-/// `weir health`: status 1 where the service stops.
+/// `weir health`: exit status 1 while the service stops.
 pub fn health(asking: &Asking) -> ExitCode {
     finish((|| {
         let answer = Place::of(asking)?.expect(Method::GET, "/v1/health", None)?;
@@ -126,12 +126,12 @@ fn status_text(status: &Status) -> String {
     lines.join("\n") + "\n"
 }
 
-/// What became of those that the checks would stop: in observe mode they passed all the same.
+/// The heading for requests that the checks stop: in observe mode they passed all the same.
 pub const fn refused(observe: bool) -> &'static str {
     if observe { "would refuse" } else { "refused" }
 }
 
-/// The last minutes: the requests, and the application.
+/// Two lines about the last minutes: requests, and answers of the application.
 fn recent_lines(recent: &Counted, observe: bool) -> [String; 2] {
     let refused = refused(observe);
     let seconds = recent.seconds.unwrap_or(0);
@@ -171,8 +171,8 @@ fn recent_lines(recent: &Counted, observe: bool) -> [String; 2] {
     ]
 }
 
-/// The share of requests that ended without a whole answer of the application; nothing where there
-/// are none. They are in none of its classes of answers.
+/// The share of requests that ended without a whole answer of the application; empty if there are
+/// none. No class of answers counts these requests.
 fn unanswered(recent: &Counted) -> String {
     let name = Action::UpstreamError.name();
     let count = recent.actions.get(name).copied().unwrap_or(0);
@@ -194,7 +194,7 @@ fn counts<'a>(counts: impl Iterator<Item = (&'a str, &'a u64)>) -> String {
     }
 }
 
-/// `weir settings`: of the service; of the environment where none runs.
+/// `weir settings`: those of the service, or of the environment if no service runs.
 pub fn settings(asking: &Asking) -> ExitCode {
     finish((|| {
         let asked = Place::of(asking)?.ask(Method::GET, "/v1/settings", None)?;
@@ -260,7 +260,7 @@ pub fn clients(given: &Clients) -> ExitCode {
     })())
 }
 
-/// What the files say; they do not tell what the windows would say now.
+/// Clients from the state files. Their counts are those of the last write, not of the windows now.
 fn clients_of_files(
     place: &Place,
     failure: Failure,
@@ -406,19 +406,19 @@ fn known_client(client: &Client, now_ms: u64) -> Vec<String> {
     lines
 }
 
-/// A ban that covers the client, and whether it still refuses.
+/// A line about a ban that covers the client, with whether it still refuses.
 fn covering_ban(ban: &Ban, now_ms: u64) -> String {
     let state = match (ban.lifted, ban.ban_expires) {
         (None, end) if !end.is_past(now_ms) => end_in_words(end, now_ms),
         (Some(lifted), _) => format!("lifted {} ago", since_time(lifted, now_ms)),
         (None, Expiry::At(end)) => format!("ended {} ago", since_time(end, now_ms)),
-        // It ends by hand alone.
+        // A permanent ban ends only when it is lifted.
         (None, Expiry::Permanent) => "permanent".to_owned(),
     };
     format!("ban      {}  {state}  {}", ban.netblock, plain(&ban.reason))
 }
 
-/// What one window of a limit or a jail of rules.json has counted.
+/// The count of one window of a limit or a jail of rules.json.
 fn counted_by_rule(count: &CountOfRule) -> String {
     format!(
         "{:<8} {}   {} {} (before {})",

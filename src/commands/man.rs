@@ -1,5 +1,5 @@
-//! `weir man`: the manual, a page for each command. What clap does not know, the settings, the
-//! files and examples, is written here.
+//! `weir man`: the manual, a page for each command. clap supplies commands and flags; the settings,
+//! the files and examples are written here.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ pub struct Man {
     dir: Option<PathBuf>,
 }
 
-/// Behind the page of weir itself.
+/// The sections that are appended to the page of weir itself.
 const FILES: &str = "\
 /etc/weir/weir.env|the settings of the packaged service, NAME=value lines; weir reload takes changes in
 /etc/weir/credentials|tokens and keys that only root may read; the unit passes them to the service
@@ -82,7 +82,7 @@ fn write_all(command: clap::Command, dir: &Path) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Every command with its page, those of commands of commands, too.
+/// Every command and subcommand with its page.
 fn pages(mut command: clap::Command) -> Vec<(String, String)> {
     command.build();
     let mut pages = Vec::new();
@@ -91,12 +91,12 @@ fn pages(mut command: clap::Command) -> Vec<(String, String)> {
 }
 
 fn add(command: &clap::Command, name: &str, pages: &mut Vec<(String, String)>) {
-    // clap keeps names for as long as the process runs, which is until the page is written.
+    // clap wants a static name. The leak is bounded: the process ends once the pages are written.
     let of_page: &'static str = name.to_owned().leak();
     let mut text = Vec::new();
     let mut shown = command.clone().name(of_page);
     if shown.find_subcommand("help").is_some() {
-        // It has no page.
+        // The subcommand `help` has no page of its own.
         shown = shown.mut_subcommand("help", |help| help.hide(true));
     }
     // Writing to memory cannot fail.
@@ -148,7 +148,7 @@ fn section(heading: &str, entries: impl Iterator<Item = (String, String)>) -> St
     text
 }
 
-/// A text that roff shows as it is.
+/// Escapes a text so that roff shows it unchanged.
 fn roff(text: &str) -> String {
     let text = text.replace('\\', "\\e").replace('-', "\\-");
     match text.starts_with(['.', '\'']) {

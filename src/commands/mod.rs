@@ -1,4 +1,4 @@
-//! One function a command, and the exit statuses they share.
+//! The commands, one module or function each, and how a start is run.
 
 use std::process::ExitCode;
 
@@ -56,7 +56,7 @@ pub fn completions(shell: clap_complete::Shell, command: &mut clap::Command) -> 
     ExitCode::SUCCESS
 }
 
-/// `weir version`: what this program is; the same for a program that asks.
+/// `weir version`: version, target and build of this program, as text or JSON.
 pub fn version(json: bool) -> ExitCode {
     let target = format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS);
     let libc = if cfg!(target_env = "musl") {
@@ -107,7 +107,7 @@ pub fn run(sources: Sources, loaded: Loaded, announce: serve::Announce) -> ExitC
     let (settings, is_given) = (loaded.settings.clone(), systemd::is_given());
     let ended = serve::serve(sources, loaded, &mut signals, announce);
     if let Err(error @ StartError::ThreadEnded(_)) = &ended {
-        // Nobody may read standard error any more: it goes the way that does not wait.
+        // Reported through the process log, which does not block if nobody reads standard error.
         tracing::error!("{error}");
     }
     if let Err(error) = &ended {
@@ -119,7 +119,8 @@ pub fn run(sources: Sources, loaded: Loaded, announce: serve::Announce) -> ExitC
         Err(StartError::ThreadEnded(_)) => ExitCode::from(EXIT_SOFTWARE),
         Err(StartError::Unfit(first)) => {
             last_words([&first]);
-            // A start ends at the first fault; whoever mends it mends the others too (SETTING-1).
+            // A start ends at its first fault. All others are listed too, so that an operator can
+            // mend them in one go (SETTING-1).
             let is_successor = std::env::var_os(channel::NAME).is_some();
             if !is_successor {
                 let faults = check::faults(&settings, is_given);

@@ -1,5 +1,5 @@
-//! Which paths are asked for now, from the service's stream of events: what came within the last
-//! minute, at most [`A_SECOND`] requests of each second.
+//! The paths requested within the last minute, from the service's stream of events: at most
+//! [`A_SECOND`] requests of each second.
 #![expect(
     clippy::indexing_slicing,
     reason = "a member that a JSON document does not have reads as null"
@@ -17,15 +17,15 @@ use weir_shared::verdict::Action;
 use super::ask::Place;
 use super::common::now;
 
-/// What is looked at.
+/// The length of the window, in milliseconds.
 const WINDOW_MS: u64 = 60_000;
-/// Requests of a second that the service tells of.
+/// The most requests of a second that the service streams.
 const A_SECOND: usize = DECISIONS_A_SECOND as usize;
-/// Requests that are kept: those of a minute.
+/// The most requests that are kept: those of a minute.
 const MOST: usize = A_SECOND * 60;
 /// Bytes of a path that are kept.
 const PATH: usize = 256;
-/// Until a service is asked again that went away.
+/// How long to wait before a lost service is asked again.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// One path.
@@ -34,21 +34,21 @@ pub struct Row {
     pub path: String,
     pub requests: u64,
     pub refused: u64,
-    /// Answers of the application of 500 and above, and those that it did not give.
+    /// Requests that the application answered with 500 or above, or not at all.
     pub failed: u64,
     pub status: u64,
 }
 
-/// Everything of the last minute.
+/// The report on the last minute.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Report {
     /// Most requests first.
     pub paths: Vec<Row>,
-    /// Requests that were looked at.
+    /// Requests in the stream.
     pub requests: u64,
-    /// Requests that were not.
+    /// Requests that the service left out of the stream.
     pub left_out: u64,
-    /// Why none are looked at now.
+    /// Why the service does not stream now.
     pub fault: Option<String>,
 }
 
@@ -57,7 +57,7 @@ pub struct Report {
 struct Minute {
     seen: VecDeque<Seen>,
     left_out: VecDeque<(u64, u64)>,
-    /// Why the service does not tell.
+    /// Why the service does not stream now.
     fault: Option<String>,
 }
 
@@ -68,7 +68,8 @@ struct Seen {
     status: u64,
 }
 
-/// Listens once it is asked for the first time; a service tells of requests only to few.
+/// Starts to listen at the first call of [`Paths::report`], because a service streams to few
+/// listeners only.
 #[derive(Default)]
 pub struct Paths {
     minute: Mutex<Minute>,
@@ -82,7 +83,7 @@ impl Paths {
         self.listens.get_or_init(|| {
             let (paths, place) = (Arc::clone(self), Arc::clone(place));
             let thread = std::thread::Builder::new().name("command-paths".to_owned());
-            // Without it there are no paths to show, and all the rest is.
+            // Without this thread no paths are shown; everything else is.
             let _ = thread.spawn(move || {
                 loop {
                     let listened = place.listen("/v1/events", |line| {
@@ -98,13 +99,13 @@ impl Paths {
     }
 
     fn minute(&self) -> MutexGuard<'_, Minute> {
-        // Nothing in here panics; should it, the list is whole all the same.
+        // Nothing panics while the lock is held; even then the list would be whole.
         self.minute.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Report {
-    /// As the dashboard's page gets it.
+    /// The report in JSON, for the dashboard's page.
     pub fn json(&self) -> Value {
         let row = |row: &Row| {
             json!({
@@ -125,7 +126,7 @@ impl Report {
 }
 
 impl Minute {
-    /// Takes a line of the stream in.
+    /// Adds one line of the stream.
     fn take(&mut self, line: &[u8], at_ms: u64) {
         self.fault = None;
         let Ok(event) = serde_json::from_slice::<Value>(line) else {

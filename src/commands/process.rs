@@ -1,4 +1,4 @@
-//! `weir reload` and `weir upgrade`: what is asked of the service's process as a whole (RELOAD-2,
+//! `weir reload` and `weir upgrade`: requests to the service's process as a whole (RELOAD-2,
 //! RESTART-1).
 #![expect(
     clippy::indexing_slicing,
@@ -13,7 +13,7 @@ use weir_shared::api::process::{Reloaded, SettingChange, Upgraded};
 use super::ask::{Asking, Place, typed};
 use super::common::{EXIT_CONFIG, Failure, finish, out, print_json};
 
-/// `weir reload`: status 78 where the settings have a fault, and nothing is changed.
+/// `weir reload`: exit status 78 if the settings have a fault; nothing is changed then.
 pub fn reload(asking: &Asking) -> ExitCode {
     finish((|| {
         let answer = Place::of(asking)?.expect(Method::POST, "/v1/reload", None)?;
@@ -38,7 +38,7 @@ pub fn reload(asking: &Asking) -> ExitCode {
     })())
 }
 
-/// `weir upgrade`: status 1 where no process takes over, and the old one goes on.
+/// `weir upgrade`: exit status 1 if no process takes over; the old one goes on then.
 pub fn upgrade(asking: &Asking) -> ExitCode {
     finish((|| {
         let answer = Place::of(asking)?.expect(Method::POST, "/v1/upgrade", None)?;

@@ -9,14 +9,15 @@ use weir_shared::record::disturbs;
 use weir_shared::units::Time;
 pub use weir_shared::units::count;
 
-/// Columns as wide as their widest cell, two blanks between them; `right` are those of numbers.
+/// A table whose columns are as wide as their widest cell, with two blanks between them. `right`
+/// has the positions of right-aligned columns, those of numbers.
 pub struct Table {
     right: &'static [usize],
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// With these headings.
+    /// An empty table with these headings.
     pub fn new(headings: &[&str], right: &'static [usize]) -> Self {
         let headings = headings.iter().map(|heading| (*heading).to_owned());
         Self {
@@ -25,7 +26,7 @@ impl Table {
         }
     }
 
-    /// One more row.
+    /// Adds a row.
     pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         self.rows.push(cells.into_iter().collect());
     }
@@ -95,10 +96,10 @@ pub fn last_cell(value: &Value) -> String {
     }
 }
 
-/// What stands for nothing.
+/// The cell of a missing value.
 const NOTHING: &str = "–";
 
-/// What there may be, for one cell.
+/// A value for one cell, or a dash if there is none.
 pub fn maybe<T: Display>(value: Option<T>) -> String {
     value.map_or(NOTHING.to_owned(), |value| plain(&value.to_string()))
 }
@@ -114,7 +115,7 @@ pub fn plain(text: &str) -> String {
     }
 }
 
-/// A text from outside, on one line.
+/// A text from outside, made safe to show on one line.
 pub fn visible(text: &str) -> String {
     let letters = text.chars();
     letters
@@ -146,7 +147,7 @@ pub fn span(duration: Duration) -> String {
     }
 }
 
-/// Until the end of a ban; the word of a permanent one stays.
+/// The time until a ban ends; `permanent` for a permanent one.
 pub fn until_end(end: Expiry, now_ms: u64) -> String {
     match end {
         // Rounded up, as Retry-After is.
@@ -165,12 +166,12 @@ pub fn end_in_words(end: Expiry, now_ms: u64) -> String {
     }
 }
 
-/// Since a moment.
+/// The time since a moment.
 pub fn since_time(Time(then): Time, now_ms: u64) -> String {
     span(Duration::from_millis(now_ms.saturating_sub(then)))
 }
 
-/// A moment, in milliseconds since 1970.
+/// The member's time, in milliseconds since 1970.
 pub fn time(value: &Value) -> Option<u64> {
     value.as_str()?.parse::<Time>().ok().map(|time| time.0)
 }
@@ -194,7 +195,7 @@ pub fn bytes(number: u64) -> String {
     }
 }
 
-/// A text as a shell takes it as one word.
+/// The text, quoted so that a shell reads it as one word.
 pub fn quoted(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-:@%+=,".contains(c);
     match !text.is_empty() && text.chars().all(plain) {
@@ -203,7 +204,7 @@ pub fn quoted(text: &str) -> String {
     }
 }
 
-/// `98.1 %`; a dash of nothing.
+/// `98.1 %`; a dash if `whole` is 0.
 pub fn percent(part: u64, whole: u64) -> String {
     if whole == 0 {
         return "–".to_owned();

@@ -1,5 +1,5 @@
-//! Whom a command believes (CONTROL-7): who may do more than the service, such as root, must not be
-//! led to other files by a socket that anybody may have made.
+//! Decides which service a command trusts (CONTROL-7): a user with more rights than the service,
+//! such as root, must not be led to other files by a socket that anybody may have made.
 
 use std::fs::{self, File};
 use std::io;
@@ -13,12 +13,12 @@ use rustix::process::geteuid;
 /// Users whose socket is believed: root, who runs the command, and the owners of the directories
 /// that were named.
 pub struct Believed {
-    /// Each directory that is there, with its owner.
+    /// Each existing directory, with its owner.
     named: Vec<(PathBuf, u32)>,
 }
 
 impl Believed {
-    /// The owners of these directories are.
+    /// Believes root, the user who runs the command, and the owners of these directories.
     pub fn owners_of(dirs: &[&Path]) -> Self {
         let owned = |dir: &&Path| {
             let found = fs::metadata(dir).ok()?;
@@ -33,12 +33,12 @@ impl Believed {
         is_own_or_root(uid) || self.named.iter().any(|(_, owner)| *owner == uid)
     }
 
-    /// Whether only root and who runs the command are.
+    /// Whether only root and the user who runs the command are believed.
     pub fn is_own(&self) -> bool {
         (self.named.iter()).all(|(_, owner)| is_own_or_root(*owner))
     }
 
-    /// Why the process behind this socket, of this user, is not believed; none if it is.
+    /// Why a process of user `process` behind this socket is not believed; none if it is.
     pub fn doubt(&self, socket: &Path, process: u32) -> Option<String> {
         let whose = |place: &Path| fs::metadata(place).map(|found| found.uid()).ok();
         let link = fs::symlink_metadata(socket).map(|found| found.uid()).ok();
@@ -49,7 +49,7 @@ impl Believed {
             ("its directory", whose(parent(socket))),
             ("its directory", real.and_then(|real| whose(parent(&real)))),
         ];
-        // What is gone meanwhile cannot be judged.
+        // A file or directory that is gone meanwhile counts as not believed.
         let wrong = |(_, owner): &(&str, Option<u32>)| owner.is_none_or(|uid| !self.is(uid));
         let (part, owner) = parts.into_iter().find(wrong)?;
         let owner = owner.map_or("nobody".to_owned(), |uid| format!("uid {uid}"));
@@ -63,15 +63,15 @@ impl Believed {
     }
 }
 
-/// Whether a directory, and a link that leads to it, belong to who runs the command.
+/// Whether a directory, and a link that leads to it, belong to the user who runs the command.
 pub fn is_own(dir: &Path) -> bool {
     let is_own = |found: std::io::Result<fs::Metadata>| found.is_ok_and(|it| it.uid() == own_uid());
     is_own(fs::symlink_metadata(dir)) && is_own(fs::metadata(dir))
 }
 
-/// Makes a file, or empties the one that is there. Where somebody else may make files in its
-/// directory no link is followed: what has the name goes, and the new file is that of the
-/// directory's owner (CONTROL-7).
+/// Creates a file, or truncates the existing one. If another user may create files in its
+/// directory, no link is followed: whatever has the name is removed, and the new file belongs to
+/// the directory's owner (CONTROL-7).
 ///
 /// # Errors
 /// As the system says.
@@ -103,7 +103,7 @@ fn is_own_or_root(uid: u32) -> bool {
     uid == 0 || uid == own_uid()
 }
 
-/// Who runs the command.
+/// The user who runs the command.
 fn own_uid() -> u32 {
     geteuid().as_raw()
 }

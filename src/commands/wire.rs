@@ -22,7 +22,7 @@ const LINE: usize = 64 << 10;
 
 /// Where a service answers.
 pub enum Service {
-    /// The control socket, and whose it may be.
+    /// The control socket, and the users whose socket is believed.
     Socket(PathBuf, Believed),
     /// The admin listener.
     Admin {
@@ -41,13 +41,13 @@ pub struct Answer {
 
 /// Why there is no answer.
 pub enum Broken {
-    /// Nobody is there.
+    /// No service accepts connections there.
     Connect(io::Error),
-    /// Something went wrong afterwards.
+    /// The exchange failed after the connection was made.
     Later(String),
-    /// The service says no, in its own words.
+    /// The service refused, with this sentence.
     Refused(String),
-    /// Somebody is there who is not believed.
+    /// The process that answers is not believed.
     Doubted(String),
 }
 
@@ -61,7 +61,7 @@ impl fmt::Display for Service {
 }
 
 impl Service {
-    /// Asks once.
+    /// Sends one request and reads the answer.
     pub async fn exchange(
         &self,
         method: Method,
@@ -76,8 +76,8 @@ impl Service {
         Ok(Answer { status, body })
     }
 
-    /// Gives each line of an answer that has no end to `take`, until that says no or the service
-    /// goes away.
+    /// Passes each line of an endless answer to `take`, until `take` returns false or the service
+    /// ends.
     pub async fn lines(
         &self,
         target: &str,
@@ -126,7 +126,7 @@ impl Service {
             }
             Self::Admin { address, bearer } => {
                 let stream = TcpStream::connect(address).await.map_err(Broken::Connect)?;
-                // The service wants to be called by its address.
+                // The admin listener refuses any other `Host` than its address.
                 let host = stream.peer_addr().map_err(later)?.to_string();
                 let request = request.header(HOST, host).header(AUTHORIZATION, bearer);
                 send_on(stream, request, body).await
@@ -135,7 +135,7 @@ impl Service {
     }
 }
 
-/// Why the service gave no stream: the sentence of its problem document, where it sent one.
+/// Why the service gave no stream: the sentence of its problem document, if it sent one.
 async fn refused(response: Response<Incoming>) -> Result<String, Broken> {
     let status = response.status();
     let body = response.into_body().collect().await.map_err(later)?;

@@ -1,9 +1,9 @@
-//! Answers that are long: lists of bans and clients, the status, the metrics page, written on a
-//! thread of their own.
+//! Long answers, which a thread of their own writes: lists of bans and clients, the status, the
+//! metrics page.
 //!
-//! The control loop gathers what they tell, a bounded piece a turn, and the data plane gets the
-//! finished body. So 100,000 bans, a body of some 20 MiB, hold up neither the next ban (BAN-8) nor
-//! a worker's requests.
+//! The control loop gathers their content, a bounded piece in each turn, and the data plane gets
+//! the finished body. So a list of 100,000 bans, some 20 MiB, delays neither the next ban (BAN-8)
+//! nor a worker's requests.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -26,10 +26,10 @@ use super::groups::{self, By};
 use super::problem::{self, Problem, of_metrics};
 use super::status::{self, Service, Status};
 
-/// Answers that may wait to be written; one more is 503.
+/// Answers that may wait to be written; a further request is answered 503.
 const QUEUE: usize = 64;
 
-/// The thread's face toward the control loop. The thread ends when it is dropped.
+/// The control loop's handle of the thread. Dropping it ends the thread.
 pub(crate) struct Answers {
     queue: Sender<Answer>,
 }
@@ -40,7 +40,7 @@ struct Answer {
     respond: Respond,
 }
 
-/// What an answer is written from.
+/// The content of an answer.
 pub(crate) enum Page {
     /// `GET /_waf/bans`
     Bans(Listed),
@@ -73,7 +73,7 @@ impl Answers {
         Ok(Self { queue })
     }
 
-    /// Has the answer written. Never blocks.
+    /// Queues the answer to be written. Never blocks.
     pub(crate) fn write(&self, page: Page, request_id: &str, respond: Respond) {
         let answer = Answer { page, respond };
         if let Err(TrySendError::Full(answer) | TrySendError::Disconnected(answer)) =
@@ -98,7 +98,7 @@ fn write_all(queued: &Receiver<Answer>, metrics: &Metrics, service: &Service) {
     for Answer { page, respond } in queued {
         let written = catch_unwind(AssertUnwindSafe(|| respond(write(page, metrics, service))));
         if written.is_err() {
-            // Whoever asked is answered 503: its `respond` is dropped.
+            // The request is answered 503, because its `respond` is dropped.
             tracing::error!("an answer panicked; please report this");
         }
     }

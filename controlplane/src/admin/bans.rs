@@ -1,4 +1,4 @@
-//! Bodies of `POST /_waf/bans` and the answers about bans. What a ban then does is the ledger's.
+//! Bodies of `POST /_waf/bans`, and the answers about bans. The ledger makes the bans.
 
 use std::cmp::Reverse;
 use std::net::IpAddr;
@@ -32,7 +32,7 @@ use super::problem::{Fault, Problem, json as json_answer};
 /// The schema of a body (STATE-8).
 const SCHEMA: &str = include_str!("../../../schema/proxy/ban-order.schema.json");
 
-/// What judges a body.
+/// Reads and checks bodies.
 pub(crate) struct OrderReader {
     body: BodyReader,
     spared: Arc<Spared>,
@@ -59,18 +59,19 @@ impl OrderReader {
         }
     }
 
-    /// Who is not banned without force.
+    /// The clients that are not banned without force.
     pub(crate) fn spared(&self) -> &Spared {
         &self.spared
     }
 
-    /// A client's netblock is this wide from now on.
+    /// Sets the width of a client's netblock.
     pub(crate) fn set_prefixes(&self, prefixes: PrefixLengths) {
         self.prefixes.store(Arc::new(prefixes));
     }
 
-    /// Reads a POST body: every fault at once, each with its JSON pointer; first by the schema,
-    /// then what a schema cannot say (ADMIN-2). `asker` is the client that sends it, if it is one.
+    /// Reads a POST body. Reports every fault at once, each with its JSON pointer: first those by
+    /// the schema, then those that a schema cannot express (ADMIN-2). `asker` is the client that
+    /// sends the body, if it is known.
     ///
     /// # Errors
     /// 400 where it is not JSON, 422 where it does not fit.
@@ -133,13 +134,13 @@ impl OrderReader {
     }
 }
 
-/// A netblock as it is given, widened to what a ban can refuse. IPv4-mapped ones are turned away:
-/// whoever writes one may mean the IPv4 netblock or the IPv6 one, and a ban must not guess.
+/// A netblock from a request, widened to what a ban can refuse. IPv4-mapped netblocks are rejected:
+/// they may mean the IPv4 netblock or the IPv6 one, and a ban must not guess.
 pub(crate) fn netblock(text: &str) -> Result<Netblock, String> {
     listed_netblock(text).map(Netblock::widened_to_clients)
 }
 
-/// The same as a list has it, where an address may be narrower than a client.
+/// A netblock for a list: there it may be narrower than a client.
 pub(crate) fn listed_netblock(text: &str) -> Result<Netblock, String> {
     let netblock: Netblock = text
         .parse()
@@ -147,7 +148,7 @@ pub(crate) fn listed_netblock(text: &str) -> Result<Netblock, String> {
     not_mapped(text).map(|()| netblock)
 }
 
-/// Whether a netblock is written as what it is, and not as IPv4-mapped IPv6.
+/// Rejects a netblock that is written as IPv4-mapped IPv6.
 pub(super) fn not_mapped(text: &str) -> Result<(), String> {
     let address = text
         .parse::<IpNet>()
@@ -161,7 +162,7 @@ pub(super) fn not_mapped(text: &str) -> Result<(), String> {
     }
 }
 
-/// None is permanent.
+/// The length of a ban; none is permanent.
 pub(super) fn duration(text: &str) -> Result<Option<std::time::Duration>, String> {
     if text == "permanent" {
         return Ok(None);
@@ -176,22 +177,22 @@ pub(super) fn duration(text: &str) -> Result<Option<std::time::Duration>, String
     Ok(Some(duration))
 }
 
-/// Which bans `GET /_waf/bans` gives.
+/// The filter of `GET /_waf/bans`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Filter {
     /// `?active=true`: those that are active; `false`: those that are not.
     pub(crate) active: Option<bool>,
     /// `?ip=`: those that cover this client.
     pub(crate) client: Option<Client>,
-    /// `?limit=`: so many at most.
+    /// `?limit=`: at most so many.
     pub(crate) limit: Option<usize>,
-    /// `?newest=`: so many at most, those that began last.
+    /// `?newest=`: at most so many, those that began last.
     pub(crate) newest: Option<usize>,
-    /// `?after=`: those behind this one.
+    /// `?after=`: those after this one, by key.
     pub(crate) after: Option<BanKey>,
 }
 
-/// What `?after=` takes: the last ban of the page before, as its answer names it in `next`.
+/// Parses `?after=`: the last ban of the previous page, as its answer names it in `next`.
 pub(super) fn key_of(text: &str) -> Option<BanKey> {
     let (netblock, rest) = text.split_once('@')?;
     let (started, origin) = rest.split_once('@')?;
@@ -201,7 +202,7 @@ pub(super) fn key_of(text: &str) -> Option<BanKey> {
 }
 
 impl Filter {
-    /// Whether the ban is among those that are asked for.
+    /// Whether the ban passes the filter.
     fn lets(&self, ban: &Ban, now_ms: u64) -> bool {
         self.active
             .is_none_or(|active| ban.is_active(now_ms) == active)
@@ -211,11 +212,11 @@ impl Filter {
     }
 }
 
-/// A list of bans that is being gathered for `GET /_waf/bans`, a piece a turn of the control loop.
-/// A ban that is held all the while is in it once.
+/// A list for `GET /_waf/bans` that is being gathered, a piece in each turn of the control loop. A
+/// ban that is held during all of it is in the list once.
 pub(crate) struct Listing {
     filter: Filter,
-    /// The last one that was looked at.
+    /// The last ban that was looked at.
     after: Option<BanKey>,
     listed: Listed,
 }
@@ -224,9 +225,9 @@ pub(crate) struct Listing {
 #[derive(Default)]
 pub(crate) struct Listed {
     bans: Vec<Arc<Ban>>,
-    /// The last of them, where there may be more.
+    /// The last ban of the list, if there may be more.
     next: Option<BanKey>,
-    /// Where the stream of changes goes on from what was listed.
+    /// The cursor at which the stream of changes continues this list.
     cursor: Option<Cursor>,
 }
 
@@ -243,8 +244,8 @@ impl Listing {
         }
     }
 
-    /// Looks at up to so many further bans and tells at how many: fewer once it looked at all of
-    /// them, or found as many as were asked for.
+    /// Looks at up to `most` further bans, and returns at how many. Fewer than `most` means that
+    /// the list is complete: all bans were looked at, or as many were found as were asked for.
     pub(crate) fn look_at(&mut self, most: usize, ledger: &Ledger, now_ms: u64) -> usize {
         let mut looked = 0;
         for (key, ban) in ledger.after(self.after).take(most) {
@@ -266,15 +267,15 @@ impl Listing {
         looked
     }
 
-    /// Drops all but so many: the last ones in the order of the answer, also of those that began in
-    /// one millisecond.
+    /// Keeps the last `newest` bans in the order of the answer, also among those that began in one
+    /// millisecond.
     fn keep_newest(&mut self, newest: usize) {
         let bans = &mut self.listed.bans;
         bans.sort_by_key(|ban| Reverse((ban.ban_started, BanKey::of(ban))));
         bans.truncate(newest);
     }
 
-    /// What was found so far, by key.
+    /// The bans found so far, by key.
     #[cfg(test)]
     pub(crate) fn found(&self) -> &[Arc<Ban>] {
         &self.listed.bans
@@ -313,15 +314,16 @@ pub(crate) struct Pending {
     status: StatusCode,
     location: Option<HeaderValue>,
     body: Map<String, Value>,
-    /// Who has it once it is on disk, or is not: it waits for something else, too.
+    /// Called once the change is on disk, or was not written, for answers that wait for something
+    /// else as well.
     next: Option<Next>,
 }
 
-/// Takes what waits for the disk no longer.
+/// Takes over an answer that no longer waits for the disk.
 type Next = Box<dyn FnOnce(Respond, Pending, bool) + Send>;
 
 impl Pending {
-    /// Of `POST /_waf/bans`: the ban.
+    /// The answer of `POST /_waf/bans`: the ban.
     pub(crate) fn made(ban: &Ban, door: Door) -> Self {
         let address = ban
             .client
@@ -337,7 +339,7 @@ impl Pending {
         }
     }
 
-    /// Of `POST /v1/bans/import`: how many.
+    /// The answer of `POST /v1/bans/import`: the numbers of bans.
     pub(crate) fn imported(imported: Imported) -> Self {
         Self {
             status: StatusCode::OK,
@@ -350,7 +352,7 @@ impl Pending {
         }
     }
 
-    /// Of `DELETE /_waf/bans/<address>`: the bans that were lifted.
+    /// The answer of `DELETE /_waf/bans/<address>`: the lifted bans.
     pub(crate) fn lifted(bans: &[Arc<Ban>]) -> Self {
         let lifted = serde_json::to_value(bans).unwrap_or_default();
         Self {
@@ -361,19 +363,19 @@ impl Pending {
         }
     }
 
-    /// Has it wait for something else, once it has waited for the disk.
+    /// Makes the answer wait for something else after the disk.
     #[cfg(feature = "fleet")]
     pub(crate) fn then(&mut self, next: impl FnOnce(Respond, Self, bool) + Send + 'static) {
         self.next = Some(Box::new(next));
     }
 
-    /// A member more.
+    /// Adds a member.
     #[cfg(feature = "fleet")]
     pub(crate) fn insert(&mut self, name: &str, value: Value) {
         self.body.insert(name.to_owned(), value);
     }
 
-    /// Answers, or has it wait for what it waits for besides.
+    /// Sends the answer, or passes it on to what it waits for after the disk.
     pub(crate) fn answer_to(mut self, respond: Respond, persisted: bool) {
         match self.next.take() {
             Some(next) => next(respond, self, persisted),
@@ -381,7 +383,8 @@ impl Pending {
         }
     }
 
-    /// The answer. What could not be written is in force all the same, and the answer says so.
+    /// The answer. A change that could not be written is in force all the same, and the answer says
+    /// so.
     pub(crate) fn answer(mut self, persisted: bool) -> OwnResponse {
         if !persisted {
             self.body.insert("persisted".to_owned(), Value::Bool(false));

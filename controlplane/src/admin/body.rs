@@ -1,5 +1,5 @@
-//! The body of a POST: JSON, judged by its schema; every fault at once, each with its JSON pointer
-//! (ADMIN-2).
+//! Reads the JSON body of a POST and checks it against its schema: reports every fault at once,
+//! each with its JSON pointer (ADMIN-2).
 
 use std::marker::PhantomData;
 use std::sync::LazyLock;
@@ -13,9 +13,9 @@ use crate::json::{self, Strict};
 
 use super::problem::{Fault, Problem};
 
-/// What judges bodies of one form.
+/// Reads bodies of one schema.
 pub(crate) struct BodyReader {
-    /// Compiled for the first body.
+    /// Compiled when the first body arrives.
     schema: LazyLock<Result<Schema, CatalogError>>,
 }
 
@@ -26,7 +26,7 @@ impl BodyReader {
         }
     }
 
-    /// What the body says.
+    /// Reads a body.
     ///
     /// # Errors
     /// 400 where it is not JSON, 422 where it does not fit.
@@ -37,7 +37,7 @@ impl BodyReader {
                 Ok(_) => one_fault(refused.pointer, json::sentence(&refused.error)),
             }
         })?;
-        // That ours compile is tested.
+        // A test compiles every schema.
         let schema = self.schema.as_ref().map_err(|error| {
             one_fault(
                 String::new(),
@@ -57,7 +57,7 @@ impl BodyReader {
     }
 }
 
-/// Refuses a long body that nobody asks for: nothing is done for such a request.
+/// Refuses a request whose announced body is too long, before anything else is done for it.
 pub(super) fn no_long_body(request: &OwnRequest, limit: usize) -> Result<(), Problem> {
     match request.announced {
         Some(announced) if announced > limit as u64 => Err(Problem::TooLarge { limit }),
@@ -65,7 +65,7 @@ pub(super) fn no_long_body(request: &OwnRequest, limit: usize) -> Result<(), Pro
     }
 }
 
-/// One thing that does not fit.
+/// The problem of a single fault.
 pub(crate) fn one_fault(pointer: String, detail: String) -> Problem {
     Problem::DoesNotFit(vec![Fault { pointer, detail }])
 }

@@ -1,5 +1,6 @@
-//! `GET clients/<address>`: the client as clients.json would hold it now, with its bans (ADMIN-4);
-//! `GET /v1/clients`: those with most of something (CONTROL-2).
+//! `GET clients/<address>`: the client as clients.json would hold it now, with its bans (ADMIN-4).
+//! `GET /v1/clients`: the clients with the most requests, bytes or refusals, or the last seen
+//! (CONTROL-2).
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use crate::bans::ledger::Ledger;
 use super::problem::json as json_answer;
 use super::status::Service;
 
-/// Which clients are listed.
+/// How many clients are listed, and in which order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Most {
     pub(crate) sort: Sort,
@@ -34,7 +35,7 @@ impl Default for Most {
     }
 }
 
-/// What those that come first have most of.
+/// The order of a list, highest first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Sort {
     /// Requests within the last day, as the limits count them.
@@ -68,7 +69,7 @@ impl Sort {
     }
 }
 
-/// What is known of a client; none where that is nothing.
+/// The client's history and bans; none if there is neither.
 pub(crate) fn held(client: Client, table: &dyn ClientTable, ledger: &Ledger) -> Option<Held> {
     let held = Held {
         client: table.row(client).as_ref().map(Into::into),
@@ -82,12 +83,12 @@ pub(crate) fn answer(held: &Held) -> OwnResponse {
     json_answer(StatusCode::OK, held)
 }
 
-/// The clients with most of what is asked for, in the form of clients.json, each with the end of
-/// the ban that refuses it.
+/// The clients in the chosen order, in the form of clients.json, each with the end of the ban that
+/// refuses it.
 pub(crate) fn list(most: Most, service: &Service, now_ms: u64) -> OwnResponse {
     let mut rows = service.table.rows();
     let held = rows.len() as u64;
-    // Stable, and the most recently seen first among equals.
+    // The sort is stable: among equals the most recently seen comes first.
     rows.reverse();
     rows.sort_by_key(|row| Reverse(most.sort.of(row, now_ms)));
     rows.truncate(most.limit.min(MAX_CLIENTS));

@@ -1,4 +1,4 @@
-//! The ways in.
+//! The entries by which admin requests arrive.
 
 use http::Method;
 use weir_shared::handover::OwnRequest;
@@ -6,19 +6,19 @@ use weir_shared::path::OWN_PREFIX;
 
 use super::problem::Problem;
 
-/// Where a request came in.
+/// The entry by which a request arrived.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Door {
     /// The public port, after the ladder.
     Public,
     /// `WAF_ADMIN_LISTEN`
     Admin,
-    /// The control socket. Who speaks there needs no token: the system says who it is.
+    /// The control socket. Its peers need no token: the system tells their uid.
     Socket,
 }
 
 impl Door {
-    /// What the paths of its routes begin with.
+    /// The prefix of its routes.
     pub(crate) const fn prefix(self) -> &'static str {
         match self {
             Self::Public => OWN_PREFIX,
@@ -27,7 +27,7 @@ impl Door {
     }
 }
 
-/// Refuses what is no GET.
+/// Refuses any method but GET.
 pub(super) fn only_get(request: &OwnRequest) -> Result<(), Problem> {
     match request.method {
         Method::GET => Ok(()),

@@ -1,5 +1,5 @@
 //! `GET /v1/explain`: what the checks would do with a request, and why (CONTROL-5). The data plane
-//! runs its ladder; here its answer is put beside the bans.
+//! runs its ladder; this file adds the bans to its answer.
 
 use std::sync::Arc;
 
@@ -19,18 +19,18 @@ use crate::refusals::{Refusal, Refusals};
 
 use super::problem::json as json_answer;
 
-/// What is to be explained.
+/// The request to explain.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Asked {
-    /// A request that is not made.
+    /// A hypothetical request.
     Question(Question),
-    /// One that was refused, by its id.
+    /// A refused request, by its id.
     Request(String),
 }
 
 impl Asked {
-    /// The request, and the refusal of it that is remembered: one of the last, or one that a ban
-    /// names.
+    /// Finds a refused request with its remembered refusal: one of the last refusals, or one that a
+    /// ban names.
     pub(crate) fn found(
         self,
         refusals: &Refusals,
@@ -51,7 +51,7 @@ impl Asked {
     }
 }
 
-/// The request with this id, if the ban was made for it.
+/// The request with this id, if it caused the ban.
 fn asked_for(ban: &Ban, id: &str) -> Option<Question> {
     let request = &ban.notes.as_ref()?.request.as_ref()?.known;
     if request.request_id.as_deref() != Some(id) {
@@ -70,15 +70,15 @@ fn asked_for(ban: &Ban, id: &str) -> Option<Question> {
             query: Told::Unknown,
             known: Some(&["host"]),
         },
-        // Of another site it would not have led to a ban.
+        // A request from the page of another site would not have caused a ban.
         other_site: false,
     })
 }
 
-/// What an explanation is written from.
+/// The content of an explanation.
 pub(crate) struct Explained {
     pub(crate) question: Question,
-    /// The refusal that is remembered, with the id of its request.
+    /// The remembered refusal, with the id of its request.
     pub(crate) seen: Option<(String, Refusal)>,
     pub(crate) explanation: Explanation,
     /// The bans that cover the client.
@@ -87,7 +87,7 @@ pub(crate) struct Explained {
     pub(crate) now: Now,
 }
 
-/// The answer: the explanation, the bans that refuse the client, and how to undo it.
+/// The answer: the explanation, the bans that refuse the client, and how to let the client through.
 pub(crate) fn answer(asked: &Explained) -> OwnResponse {
     json_answer(StatusCode::OK, &document(asked))
 }
@@ -164,7 +164,7 @@ fn remembered((id, refusal): &(String, Refusal)) -> api::Refusal {
     }
 }
 
-/// What would let the client through: commands, or what to change.
+/// What would let the client through: commands, or a change of settings or rules.
 fn undo(question: &Question, explained: &Explanation) -> Vec<String> {
     let Outcome::Refuse { action, .. } = explained.outcome else {
         return Vec::new();
@@ -173,11 +173,11 @@ fn undo(question: &Question, explained: &Explanation) -> Vec<String> {
     let allow = format!("weir allow {address} --for 24h");
     let first = match (action, &explained.list) {
         (Action::Banned, _) => format!("weir bans lift {address}"),
-        // Allowing it comes before: lists that deny are asked later.
+        // An allow entry would help as well: allow lists are asked before deny lists.
         (Action::DeniedNet, Some(list)) if list.source.name == "rules.json" => {
             format!("weir deny {} --remove", list.netblock)
         }
-        // What a feed lists is its publisher's.
+        // A feed's list belongs to its publisher, so the only way is an allow entry.
         (Action::DeniedNet, Some(_)) if explained.list_since_ms.is_some() => return vec![allow],
         (Action::DeniedNet, Some(list)) => {
             format!("take {} out of {}", list.netblock, list.source.name)

@@ -1,5 +1,5 @@
-//! `GET /v1/feeds`, `POST /v1/feeds/<name>/fetch` and `/accept`: the lists from elsewhere (FEED-8).
-//! The thread of the feeds does what is asked.
+//! `GET /v1/feeds`, `POST /v1/feeds/<name>/fetch` and `/accept`: the feeds of rules.json (FEED-8).
+//! Their thread does the work.
 
 use std::collections::BTreeMap;
 
@@ -12,19 +12,19 @@ use super::problem::{Problem, json as json_answer};
 use crate::feeds::handle::FeedsHandle;
 use crate::feeds::report::{NotAccepted, Report};
 
-/// What is asked.
+/// A request about feeds.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum FeedRoute {
-    /// What there is to tell of all of them.
+    /// List all feeds.
     List,
-    /// Fetch this one now.
+    /// Fetch this feed now.
     Fetch(String),
-    /// Take the version of this one that was not taken.
+    /// Accept the version of this feed that was refused.
     Accept(String),
 }
 
 impl FeedRoute {
-    /// Reads a method, and what is behind `/v1/` of a target.
+    /// Parses a method, and the part of a target after `/v1/`.
     pub(crate) fn read(method: &Method, rest: &str) -> Result<Self, Problem> {
         if rest == "feeds" {
             return match *method {
@@ -46,7 +46,7 @@ impl FeedRoute {
         }
     }
 
-    /// Does what is asked.
+    /// Answers a request, or passes it to the thread of the feeds.
     pub(crate) fn answer(self, feeds: &FeedsHandle, id: String, respond: Respond) -> Step {
         let (name, asked) = match self {
             Self::List => return Step::Done(list(&feeds.reports())),

@@ -1,4 +1,4 @@
-//! `GET /v1/groups`: clients added up by netblock, AS or country (CONTROL-2).
+//! `GET /v1/groups`: sums of clients by netblock, AS or country (CONTROL-2).
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -22,9 +22,9 @@ use super::status::Service;
 pub(crate) enum By {
     /// The netblock that a ban of one of them would cover.
     Netblock,
-    /// The AS, as the lookups know it.
+    /// The AS, from the lookups.
     Asn,
-    /// The country, as the lookups know it.
+    /// The country, from the lookups.
     Country,
 }
 
@@ -68,7 +68,7 @@ fn most(group: &Group, sort: Sort) -> u64 {
     }
 }
 
-/// The groups with most of what is asked for; clients that no lookup knows are one of their own.
+/// The groups in the chosen order. Clients that no lookup knows form a group of their own.
 pub(crate) fn list(by: By, most: Most, service: &Service, now_ms: u64) -> OwnResponse {
     let rows = service.table.rows();
     let bans = Arc::clone(&service.snapshots.load().bans);
@@ -131,8 +131,8 @@ fn by_lookup(rows: &[ClientRow], by: By, bans: &BanIndex, now_ms: u64) -> Vec<Gr
     sums.into_iter().map(named).collect()
 }
 
-/// Those that come first; among equals by name, so that a list that is shown again and again stands
-/// still.
+/// The first groups. Equal ones are sorted by name, so that a list that is shown repeatedly does
+/// not jump.
 fn first(mut groups: Vec<Group>, by: Most) -> Vec<Group> {
     let first = |group: &Group| (Reverse(most(group, by.sort)), group.group.clone());
     groups.sort_by_cached_key(first);

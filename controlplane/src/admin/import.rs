@@ -1,7 +1,7 @@
 //! `POST /v1/bans/import`: many bans in one request and one write (CONTROL-9). The body is a
-//! bans.json, as `weir bans export` writes one, or a list of netblocks in any form in which lists
-//! are published (FEED-2), for which the query says how long and why. It is judged whole: with one
-//! fault nothing is taken.
+//! bans.json, as `weir bans export` writes one, or a list of netblocks in any published form
+//! (FEED-2), with duration and reason in the query. The body is checked as a whole: with one fault
+//! nothing is imported.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -28,14 +28,14 @@ use super::problem::{Fault, Problem, json as json_answer};
 
 /// The most bytes of a body: 100,000 bans with all their notes.
 pub(crate) const MAX_IMPORT: usize = 128 << 20;
-/// Faults of a list that are told; how many more there are is told, too.
+/// The most faults of a list that are reported; the number of further ones is reported too.
 const MAX_TOLD: usize = 100;
-/// The same of a bans.json: the place of each is searched for in the whole file.
+/// The most faults of a bans.json: finding the line of each costs a search of the whole file.
 const MAX_PLACED: usize = 20;
 /// The longest reason, as of a single ban.
 const MAX_REASON: usize = 500;
 
-/// What the query says.
+/// The query: duration, reason and the like.
 #[derive(Default)]
 struct Terms {
     duration: Option<String>,
@@ -44,11 +44,11 @@ struct Terms {
     dry_run: bool,
 }
 
-/// What is to become of a body that has no fault.
+/// A body without a fault.
 #[derive(Debug)]
 pub(crate) enum Judged {
     Take(Batch),
-    /// Nothing: so many bans would be taken.
+    /// A dry run: so many bans would be imported.
     WouldTake(usize),
 }
 
@@ -86,7 +86,7 @@ impl Faults {
     }
 }
 
-/// Reads a body. It takes seconds where the body is long.
+/// Reads and checks a body. A long one takes seconds.
 ///
 /// # Errors
 /// 400 for the query, 422 with every fault of the body, each with its line or its JSON pointer.
@@ -108,8 +108,8 @@ pub(crate) fn would_take(count: usize) -> OwnResponse {
     )
 }
 
-/// What is wrong with a file that is to be imported, without a service (CONTROL-3): its bans, or
-/// every fault.
+/// Checks a file to import without a service (CONTROL-3): returns the number of its bans, or every
+/// fault.
 pub(crate) fn check(body: &[u8], spared: &Spared) -> Result<usize, Vec<String>> {
     let is_document = is_bans_file(body);
     let terms = Terms {
@@ -215,8 +215,8 @@ fn document(body: &[u8], force: bool, spared: &Spared) -> Result<Batch, Problem>
     Ok(Batch::Bans(bans))
 }
 
-/// Whether a body is a bans.json, and not a list of netblocks in JSON: by its members, since both
-/// begin alike. One without any is taken for it.
+/// Whether a body is a bans.json rather than a list of netblocks in JSON. Both begin alike, so the
+/// members decide; an object without members counts as a bans.json.
 pub(crate) fn is_bans_file(body: &[u8]) -> bool {
     struct Members<'a>(&'a mut bool);
 
@@ -244,7 +244,7 @@ pub(crate) fn is_bans_file(body: &[u8]) -> bool {
 
     let mut is_bans = false;
     let mut json = serde_json::Deserializer::from_slice(body);
-    // What is wrong with it is told by whoever reads it whole.
+    // Errors are reported later, by the reader of the whole body.
     let _ = json.deserialize_map(Members(&mut is_bans));
     is_bans
 }
@@ -285,7 +285,7 @@ fn list(body: &[u8], force: bool, spared: &Spared) -> Result<BTreeSet<Netblock>,
     faults.judge(netblocks)
 }
 
-/// What was found in a list, as a ban has it.
+/// Checks an item of a list, and returns the netblock of its ban.
 fn judged(found: &Found<'_>, force: bool, spared: &Spared) -> Result<Netblock, String> {
     let Some(netblock) = found.netblock else {
         return Err(netblock_list::expected(found.text));
@@ -298,7 +298,7 @@ fn judged(found: &Found<'_>, force: bool, spared: &Spared) -> Result<Netblock, S
     }
 }
 
-/// A line may be a megabyte long.
+/// Shortens a text for a message: a line may be a megabyte long.
 fn shortened(text: &str) -> String {
     let end = text.floor_char_boundary(300);
     let cut = text.get(..end).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! `POST /v1/lists` and `DELETE /v1/lists/<list>/<netblock>`: a member of a list of rules.json more
-//! or less (CONTROL-8). The thread that watches the file changes it.
+//! `POST /v1/lists` and `DELETE /v1/lists/<list>/<netblock>`: adds or removes a member of a list of
+//! rules.json (CONTROL-8). The thread that watches the file changes it.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use super::problem::{Problem, json as json_answer};
 /// The schema of a body (STATE-8).
 const SCHEMA: &str = include_str!("../../../schema/proxy/list-entry.schema.json");
 
-/// What judges a change.
+/// Reads and checks changes of lists.
 pub(crate) struct ListReader {
     body: BodyReader,
     spared: Arc<Spared>,
@@ -65,7 +65,8 @@ impl ListReader {
                 force: written.force,
             }),
         };
-        // Who is let through by mistake passes; who is refused by mistake may be everybody.
+        // An allow entry needs force only if it is very wide. A deny entry also needs it if it
+        // covers a trusted proxy: that could refuse everybody.
         let wide = match change.list {
             List::Allow => change.too_wide(),
             List::Deny => too_wide(netblock, &self.spared, None),
@@ -77,8 +78,8 @@ impl ListReader {
     }
 }
 
-/// Reads what is behind `lists/` of a target: the list, and a netblock whose slash is raw or
-/// encoded.
+/// Parses the part of a target after `lists/`: the list, and a netblock whose slash may be
+/// percent-encoded.
 pub(crate) fn removal(rest: &str) -> Result<Change, Problem> {
     let (list, netblock) = rest.split_once('/').ok_or(Problem::NotFound)?;
     let list = match list {

@@ -1,14 +1,13 @@
-//! What operators ask (ADMIN-1..4, CONTROL-2): routes, tokens, and the queue to the control loop.
+//! Operators' requests (ADMIN-1..4, CONTROL-2): routes, tokens, the queue to the control loop.
 //!
 //! There is one [`Router`] for every [`Door`]: the public port under `/_waf/`, where it runs on the
 //! data plane's threads after the ladder, and the control socket and the admin listener under
-//! `/v1/`. It never blocks: it answers what needs no ledger at once and queues the rest. What the
-//! control loop makes of it lies in `bans.rs`, `clients.rs` and `status.rs`; long answers are
-//! written by `answers.rs`.
+//! `/v1/`. The router never blocks: it answers requests that need no ledger at once, and queues the
+//! others for the control loop. `bans.rs`, `clients.rs`, `status.rs` make the answers; `answers.rs`
+//! writes long ones.
 //!
-//! A route is known by its exact spelling only. Any other spelling of the same path is nothing of
-//! ours and is 404, so that no rule of a cache or of a proxy in front can be walked around
-//! (CHECK-1). `HEAD` is no method of these routes.
+//! A route matches its exact spelling only. Any other spelling of the same path is 404, so that it
+//! cannot bypass a rule of a cache or proxy in front (CHECK-1). These routes have no `HEAD`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -63,43 +62,43 @@ pub(crate) mod settings;
 pub(crate) mod status;
 pub(crate) mod token;
 
-/// The most bytes of a POST body that are read, but of an import.
+/// The most bytes of a POST body, except of an import.
 pub(crate) const MAX_BODY: usize = 64 * 1024;
 
-/// What is known of the routes without the control loop.
+/// Routes requests, and answers those that need no control loop.
 pub(crate) struct Router {
-    /// A reload may replace them while requests read them.
+    /// A reload may replace the tokens while requests read them.
     metrics_token: ArcSwapOption<Token>,
     admin_token: ArcSwapOption<Token>,
     read_token: ArcSwapOption<Token>,
     orders: OrderReader,
     lists: ListReader,
-    /// The thread of rules.json, and that of its feeds.
+    /// The queues of the thread of rules.json and of that of its feeds.
     rules: RulesOrders,
     feeds: FeedsHandle,
     /// The answer of `/v1/settings`.
     listing: ArcSwap<Arc<[Listed]>>,
-    /// Reloads and upgrades.
+    /// The queue of the process, for reloads and hand-overs.
     process: Asking,
-    /// Whether a stop was asked for: health says so.
+    /// True once a stop was asked for: health then answers 503.
     stopping: AtomicBool,
-    /// Bounded; full is 503.
+    /// The bounded queue of the control loop; if it is full, the answer is 503.
     queue: Sender<Request>,
 }
 
 /// A request for the control loop.
 pub(crate) struct Request {
-    /// What is asked.
+    /// The question.
     pub(crate) ask: Ask,
-    /// For problem documents.
+    /// The id of the request, for problem documents.
     pub(crate) request_id: String,
-    /// Where it came in.
+    /// The entry by which it arrived.
     pub(crate) door: Door,
-    /// To be called once.
+    /// Sends the answer; called once.
     pub(crate) respond: Respond,
 }
 
-/// What the control loop can be asked.
+/// A question to the control loop.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Ask {
     /// `GET metrics`
@@ -116,7 +115,7 @@ pub(crate) enum Ask {
     Clients(Option<By>, Most),
     /// `GET status`; not on the public port
     Status,
-    /// `GET history`, at most so many minutes; not on the public port
+    /// `GET history`, with the most minutes; not on the public port
     History(usize),
     /// `GET alerts`; not on the public port
     Alerts,
@@ -128,15 +127,15 @@ pub(crate) enum Ask {
     Import(Box<Batch>),
 }
 
-/// An answer without an end.
+/// An endless answer.
 pub(crate) enum Streamed {
     /// `GET events`
     Events,
-    /// `GET bans/stream`, from a cursor on or from now
+    /// `GET bans/stream`, from a cursor or from now on
     Bans(Option<Cursor>),
 }
 
-/// What follows from a request alone.
+/// The result of routing a request.
 enum Routed {
     Answer(OwnResponse),
     ReadBody(usize),
@@ -171,7 +170,8 @@ impl Router {
         }
     }
 
-    /// The part of a reload: the tokens, whose file is read again, and what is told of settings.
+    /// The router's part of a reload: reads the token files again, and updates the listing of
+    /// settings.
     pub(crate) fn part(self: &Arc<Self>) -> Part {
         let router = Arc::clone(self);
         Box::new(move |new| {
@@ -194,13 +194,13 @@ impl Router {
         Arc::new(move |request, respond| self.step(Door::Public, request, respond))
     }
 
-    /// From now on health says that the service stops.
+    /// From now on health answers that the service stops.
     pub(crate) fn announce_stop(&self) {
         // Relaxed: nothing else is read with it.
         self.stopping.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a request is for a stream, and if it may have it.
+    /// The stream that a request asks for, or why it is refused; none if it asks for none.
     pub(crate) fn asks_for_stream(
         &self,
         door: Door,
@@ -220,7 +220,7 @@ impl Router {
         Some(read.and(asked))
     }
 
-    /// Takes a request in; what the data plane's [`Handover`] does, for any door.
+    /// Takes one step with a request from any entry, as the data plane's [`Handover`] does.
     pub(crate) fn step(&self, door: Door, request: OwnRequest, respond: Respond) -> Step {
         let routed = match self.route(door, &request) {
             Routed::Answer(answer) if !answer.status.is_success() => return Step::Done(answer),
@@ -279,8 +279,7 @@ impl Router {
         }
     }
 
-    /// Every route. The order is: does the path exist, is the token right, is the method, is the
-    /// rest.
+    /// Every route. The checks come in this order: path, token, method, everything else.
     fn route(&self, door: Door, request: &OwnRequest) -> Routed {
         let id = request.request_id.as_str();
         let wrong = |problem: Problem| Routed::Answer(problem.answer(id));
@@ -310,8 +309,8 @@ impl Router {
         }
     }
 
-    /// Lets a request with the admin token in, and whoever may use the socket; at the admin
-    /// listener a question with the token for reading, too.
+    /// Admits a request with the admin token, and any request over the socket. The admin listener
+    /// also admits a GET with the read token.
     fn admit(&self, door: Door, request: &OwnRequest) -> Result<(), Problem> {
         match door {
             Door::Socket => Ok(()),
@@ -334,7 +333,7 @@ impl Router {
         Ok(Ask::Metrics)
     }
 
-    /// The routes that the public port does not have and that name no address.
+    /// The routes without an address that the public port lacks.
     fn whole(
         &self,
         door: Door,
@@ -400,7 +399,7 @@ impl Router {
         }
     }
 
-    /// Many bans.
+    /// An import of bans.
     fn import(&self, door: Door, request: &OwnRequest, query: &str) -> Result<Routed, Problem> {
         self.admit(door, request)?;
         match request.method {
@@ -415,7 +414,7 @@ impl Router {
         }
     }
 
-    /// A member of a list more.
+    /// Adds a member to a list.
     fn lists(&self, door: Door, request: &OwnRequest) -> Result<Routed, Problem> {
         self.admit(door, request)?;
         only(request, &[])?;
@@ -427,7 +426,7 @@ impl Router {
         }
     }
 
-    /// A member of a list less.
+    /// Removes a member of a list.
     fn unlist(&self, door: Door, request: &OwnRequest, rest: &str) -> Result<Routed, Problem> {
         let change = lists::removal(rest.trim_start_matches("lists/"));
         self.admit(door, request)?;
@@ -464,7 +463,8 @@ impl Router {
     /// `bans/<address>` and `clients/<address>`.
     fn one_address(&self, door: Door, request: &OwnRequest, rest: &str) -> Result<Ask, Problem> {
         let (list, address) = rest.split_once('/').ok_or(Problem::NotFound)?;
-        // Other spellings are a matter of the public port, where others judge the path too.
+        // Only the public port insists on one spelling, because caches and proxies judge the path
+        // there too.
         let canonical = door != Door::Public || own_path_exact(&request.path);
         if !canonical || address.is_empty() || !matches!(list, "bans" | "clients") {
             return Err(Problem::NotFound);
@@ -483,7 +483,7 @@ impl Router {
     }
 }
 
-/// The body, of so many bytes at most, once it is there.
+/// Asks for the body, or reads it if it is there. `limit` bounds its bytes.
 fn with_body(
     request: &OwnRequest,
     limit: usize,
@@ -491,7 +491,7 @@ fn with_body(
 ) -> Result<Routed, Problem> {
     match &request.body {
         None => Ok(Routed::ReadBody(limit)),
-        // The limit is asked of whoever reads; it is not left to him alone.
+        // The limit is checked here as well, not only by the reader of the body.
         Some(Body::Whole(body)) if body.len() <= limit => read(body),
         Some(Body::TooLarge | Body::Whole(_)) => Err(Problem::TooLarge { limit }),
         Some(Body::CutOff) => Err(Problem::BadRequest("the body ended early".to_owned())),

@@ -1,5 +1,5 @@
-//! Answers of the endpoints: JSON that worked, and problem documents (RFC 9457) for all that did
-//! not (ADMIN-3).
+//! Answers of the endpoints: JSON on success, and problem documents (RFC 9457) for every error
+//! (ADMIN-3).
 
 use bytes::Bytes;
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
@@ -17,15 +17,15 @@ pub(crate) enum Problem {
     BadRequest(String),
     /// The token is missing or wrong: 401.
     Unauthorized,
-    /// The token is that for questions alone, and something is to be changed: 401.
+    /// The read token does not allow a change: 401.
     ReadOnly,
-    /// Nothing of that name here: 404.
+    /// No such path: 404.
     NotFound,
     /// No refusal of a request with this id is remembered: 404.
     UnknownRequest,
     /// There is no fleet: 404.
     NoFleet,
-    /// The name is right, the method is not: 405.
+    /// The path exists, and does not have this method: 405.
     MethodNotAllowed {
         /// The `Allow` field.
         allow: &'static str,
@@ -35,26 +35,26 @@ pub(crate) enum Problem {
         /// `WAF_MAX_BANS`
         max_bans: usize,
     },
-    /// The `Host` field names somebody else: 421 (CONTROL-1).
+    /// The `Host` field names another host: 421 (CONTROL-1).
     Misdirected,
-    /// The body is larger than is read: 413.
+    /// The body is too large: 413.
     TooLarge {
         /// Bytes allowed.
         limit: usize,
     },
-    /// The body is JSON and does not fit: 422.
+    /// The body is JSON and has faults: 422.
     DoesNotFit(Vec<Fault>),
-    /// A file that is to be changed does not fit: 409.
+    /// The file to change has faults: 409.
     Unfit(String),
     /// A file could not be changed: 500.
     NotWritten(String),
-    /// A reload is refused, fault by fault: 422.
+    /// A reload is refused, with its faults: 422.
     NotReloaded(Vec<String>),
     /// No process takes over: 500.
     NotUpgraded(String),
-    /// As many listen to the events as may: 503.
+    /// No further listener of the events is allowed: 503.
     TooManyListeners {
-        /// How many.
+        /// The most listeners.
         most: usize,
     },
     /// The control plane is behind or stopping: 503.
@@ -66,7 +66,7 @@ pub(crate) enum Problem {
 /// One fault of a body.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub(crate) struct Fault {
-    /// JSON pointer (RFC 6901) to what is wrong; empty for the whole.
+    /// JSON pointer (RFC 6901) to the faulty value; empty for the whole body.
     pub(crate) pointer: String,
     /// What is wrong and what is expected.
     pub(crate) detail: String,
@@ -85,7 +85,7 @@ struct Document<'a> {
 }
 
 impl Problem {
-    /// The answer that tells it.
+    /// The problem document.
     pub(crate) fn answer(&self, request_id: &str) -> OwnResponse {
         let (status, detail) = self.told();
         let faults = self.faults();
@@ -232,7 +232,7 @@ pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> OwnResponse {
     answer(status, "application/json", body_of(value), Action::Answered)
 }
 
-/// Any answer of ours: nothing of it is to be kept by a cache (ADMIN-3).
+/// An answer with `Cache-Control: no-store`: no cache may keep it (ADMIN-3).
 pub(crate) fn answer(
     status: StatusCode,
     content_type: &'static str,
@@ -251,8 +251,8 @@ pub(crate) fn answer(
     }
 }
 
-/// The answer of the metrics endpoint, whatever it is: the client's history counts it as neither,
-/// but a 401 as refused (CHECK-4).
+/// Marks an answer of the metrics endpoint: the client's history counts it neither as passed nor as
+/// refused, except a 401, which counts as refused (CHECK-4).
 pub(crate) fn of_metrics(mut answer: OwnResponse) -> OwnResponse {
     if answer.action == Action::Answered {
         answer.history = History::Neither;
@@ -262,8 +262,7 @@ pub(crate) fn of_metrics(mut answer: OwnResponse) -> OwnResponse {
 
 /// The value as JSON, ended by a newline for those who read it in a terminal.
 fn body_of(value: &impl Serialize) -> Bytes {
-    // Our own values have string keys and no failing `Serialize`: there is nothing to go wrong but
-    // a full memory.
+    // Cannot fail: these values have string keys and no `Serialize` that fails.
     let mut body = serde_json::to_vec(value).unwrap_or_default();
     body.push(b'\n');
     Bytes::from(body)

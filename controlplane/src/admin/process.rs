@@ -1,4 +1,4 @@
-//! `POST /v1/reload` and `POST /v1/upgrade`: asked of the process, answered by it (RELOAD-2,
+//! `POST /v1/reload` and `POST /v1/upgrade`: passed to the process, which answers (RELOAD-2,
 //! RESTART-1).
 
 use http::StatusCode;
@@ -8,7 +8,7 @@ use weir_shared::handover::Respond;
 use super::problem::{Problem, json as json_answer};
 use crate::process::ProcessCommand;
 
-/// Which of the two.
+/// The route: reload or upgrade.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ProcessRoute {
     Reload,
@@ -16,7 +16,7 @@ pub(crate) enum ProcessRoute {
 }
 
 impl ProcessRoute {
-    /// What the process is asked, and how its answer is told.
+    /// The command for the process, with a reply that writes the answer.
     pub(crate) fn order(self, request_id: String, respond: Respond) -> ProcessCommand {
         match self {
             Self::Reload => ProcessCommand::Reload(Box::new(move |ended| {

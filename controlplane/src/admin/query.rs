@@ -1,4 +1,4 @@
-//! Reads what the targets of the routes say: addresses, and the queries behind the question mark.
+//! Parses the targets of the routes: addresses, and queries.
 
 use std::net::IpAddr;
 
@@ -35,7 +35,7 @@ pub(super) fn client_of(text: &str) -> Result<Client, Problem> {
         .map_err(|_| wrong(&decoded))
 }
 
-/// What is to be lifted: the bans that cover an address, or those of exactly one netblock.
+/// The bans to lift: those that cover an address, or those of exactly one netblock.
 pub(super) fn subject_of(text: &str) -> Result<Subject, Problem> {
     let decoded = percent_decode_str(text).decode_utf8_lossy();
     if !decoded.contains('/') {
@@ -51,8 +51,8 @@ pub(super) fn subject_of(text: &str) -> Result<Subject, Problem> {
     netblock.map(Subject::Netblock).map_err(Problem::BadRequest)
 }
 
-/// Refuses names that a route does not know, with the nearest of those that it knows (CONTROL-10):
-/// what was meant must not be left aside without a word.
+/// Refuses unknown names in a query, and suggests the nearest known one (CONTROL-10): a misspelt
+/// filter must not be ignored silently.
 pub(super) fn only(request: &OwnRequest, known: &[&str]) -> Result<(), Problem> {
     let query = request.query.as_deref().unwrap_or_default();
     let names = (query.split('&')).map(|pair| pair.split_once('=').map_or(pair, |pair| pair.0));
@@ -116,7 +116,7 @@ pub(super) fn filter(query: &str) -> Result<Filter, Problem> {
     Ok(filter)
 }
 
-/// Reads from where on `GET /v1/bans/stream` tells; none is from now on.
+/// Reads the cursor of `GET /v1/bans/stream`; none means from now on.
 pub(super) fn cursor(query: &str) -> Result<Option<Cursor>, Problem> {
     let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
     let Some((_, text)) = pairs.find(|(name, _)| *name == "cursor") else {
@@ -129,7 +129,7 @@ pub(super) fn cursor(query: &str) -> Result<Option<Cursor>, Problem> {
     })
 }
 
-/// Reads how many minutes of the history are asked for; none is all of them.
+/// Reads the number of minutes of `GET /v1/history`; without one, all of them.
 pub(super) fn minutes(query: &str) -> Result<usize, Problem> {
     let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
     pairs
@@ -146,13 +146,12 @@ fn limit(name: &str, value: &str) -> Result<usize, Problem> {
     })
 }
 
-/// The most fields of a request that is asked about.
+/// The most fields of a request to explain.
 const MAX_FIELDS: usize = 64;
-/// Fields of which the request log tells whether they were sent.
+/// The fields that the request log always has.
 const KNOWN_OF_LOG: &[&str] = &["host", "referer", "user-agent"];
 
-/// Adds to what is known of the head of a request that is asked about. An error is what is
-/// expected.
+/// Adds a field to the head of a request to explain. The error says what is expected.
 fn add_sent(sent: &mut Remembered, name: &str, value: &str) -> Result<(), &'static str> {
     match name {
         "host" => {
@@ -233,7 +232,7 @@ pub(super) fn question(query: &str) -> Result<Asked, Problem> {
     }))
 }
 
-/// Reads how `GET /v1/groups` groups.
+/// Reads the grouping of `GET /v1/groups`.
 pub(super) fn by(query: &str) -> Result<By, Problem> {
     let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
     let mut named = pairs.filter(|(name, _)| *name == "by");

@@ -1,5 +1,5 @@
-//! The control loop's end of the queue of admin requests, and the lists of bans that it gathers a
-//! piece a turn. The answers to both are written on a thread of their own.
+//! The control loop's end of the queue of admin requests, and the lists of bans that it gathers, a
+//! piece in each turn. A thread of its own writes the answers.
 
 use std::collections::VecDeque;
 
@@ -13,16 +13,16 @@ use super::{Ask, Request};
 use crate::bans::feed::Cursor;
 use crate::bans::ledger::Ledger;
 
-/// The most bans that are looked at for lists before the loop looks at exceeded limits again: a
-/// fraction of a millisecond.
+/// The most bans that one turn looks at for lists, which takes a fraction of a millisecond; then
+/// the loop looks at exceeded limits again.
 pub(crate) const MAX_LISTED_A_TURN: usize = 4096;
 
-/// Lists of bans that may be under way; one more is 503.
+/// Lists of bans that may be under way; a further request is answered 503.
 pub(crate) const MAX_LISTINGS: usize = 64;
 
-/// Admin requests that were not answered yet.
+/// The admin requests that are not answered yet.
 pub(crate) struct Requests {
-    /// From the data plane's threads, which answer 503 where it is full.
+    /// Filled by the data plane's threads, which answer 503 if it is full.
     queue: Receiver<Request>,
     /// Lists that are being gathered, in the order they were asked for; at most [`MAX_LISTINGS`].
     listings: VecDeque<(Listing, String, Respond)>,
@@ -39,7 +39,7 @@ impl Requests {
         }
     }
 
-    /// What the loop wakes for.
+    /// Adds the queue to the loop's select.
     pub(crate) fn select<'a>(&'a self, select: &mut Select<'a>) {
         select.recv(&self.queue);
     }
@@ -49,7 +49,7 @@ impl Requests {
         match self.queue.try_recv() {
             Ok(request) => Some(request),
             Err(TryRecvError::Empty) => None,
-            // A channel whose other end is gone is always ready; it would be asked without a pause.
+            // A disconnected channel is always ready: it would wake the loop without a pause.
             Err(TryRecvError::Disconnected) => {
                 self.queue = never();
                 None
@@ -57,7 +57,7 @@ impl Requests {
         }
     }
 
-    /// Answers those that wait that another process takes over (RESTART-4).
+    /// Answers the waiting requests 503, because another process takes over (RESTART-4).
     pub(crate) fn refuse(&mut self) {
         while let Some(request) = self.next() {
             let answer = Problem::HandingOver.answer(&request.request_id);
@@ -89,11 +89,11 @@ impl Requests {
         !self.listings.is_empty()
     }
 
-    /// Goes on with the lists under way. Their answers are written elsewhere.
+    /// Gathers a piece of the lists under way. Another thread writes their answers.
     pub(crate) fn go_on_listing(&mut self, ledger: &Ledger, now_ms: u64) {
         let mut rest = MAX_LISTED_A_TURN;
-        // Taken out meanwhile: should looking at its bans panic, a list is given up and not tried
-        // again.
+        // The list is taken out of the queue meanwhile: if a panic interrupts it, it is dropped and
+        // not tried again.
         while let Some((mut listing, request_id, respond)) = self.listings.pop_front() {
             rest -= listing.look_at(rest, ledger, now_ms);
             if rest == 0 {
@@ -105,7 +105,7 @@ impl Requests {
         }
     }
 
-    /// Has a long answer written.
+    /// Queues a long answer to be written.
     pub(crate) fn write(&self, page: Page, request_id: &str, respond: Respond) {
         self.answers.write(page, request_id, respond);
     }

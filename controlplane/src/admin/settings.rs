@@ -1,4 +1,4 @@
-//! `GET /v1/settings`: every setting with its value and where that comes from (CONTROL-2).
+//! `GET /v1/settings`: every setting with its value and the source of the value (CONTROL-2).
 
 use http::StatusCode;
 use weir_shared::api::settings::SettingList;

@@ -1,4 +1,4 @@
-//! `GET /v1/status`, `/v1/health` and `/v1/alerts`: what an operator looks at first (CONTROL-2).
+//! `GET /v1/status`, `/v1/health` and `/v1/alerts` (CONTROL-2).
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ use crate::recent::Since;
 
 use super::problem::{answer as any_answer, json as json_answer};
 
-/// What does not change while the service runs, and the places where the rest is read.
+/// Facts that do not change while the service runs, and handles by which the others are read.
 pub(crate) struct Service {
     pub(crate) version: &'static str,
     pub(crate) places: Vec<String>,
@@ -40,7 +40,7 @@ pub(crate) struct Service {
     pub(crate) started: Now,
 }
 
-/// What the control loop gathers for the status.
+/// The part of the status that the control loop gathers.
 pub(crate) struct Status {
     pub(crate) facts: Facts,
     pub(crate) since: Since,
@@ -59,7 +59,7 @@ pub(crate) fn health(stopping: bool) -> OwnResponse {
     )
 }
 
-/// `GET /v1/alerts`: the newest, oldest first, as alerts.json has them.
+/// `GET /v1/alerts`: the newest alerts, oldest first, in the form of alerts.json.
 pub(crate) fn alerts(alerts: Vec<Arc<Alert>>) -> OwnResponse {
     json_answer(StatusCode::OK, &AlertList { alerts })
 }
@@ -125,7 +125,7 @@ pub(crate) fn answer(status: &Status, service: &Service) -> OwnResponse {
     json_answer(StatusCode::OK, &document)
 }
 
-/// How full a limit is that clients share: its fullest count, 1 is full.
+/// The use of a limit that clients share, from 0 to 1: that of its fullest count.
 fn shared(of: &SharedUse) -> api::SharedLimit {
     api::SharedLimit {
         rule: of.rule.name.clone(),
@@ -135,8 +135,8 @@ fn shared(of: &SharedUse) -> api::SharedLimit {
     }
 }
 
-/// Requests of who says that it is this crawler, by whether it is; states of nothing are left out
-/// (CRAWL-7).
+/// Requests that claim to be this crawler, by the result of the verification; results without
+/// requests are left out (CRAWL-7).
 fn crawler(crawler: &Crawler) -> impl Iterator<Item = api::Crawler> {
     ClaimState::ALL.into_iter().filter_map(|state| {
         let of = |outcome| -> u64 {
@@ -155,11 +155,11 @@ fn crawler(crawler: &Crawler) -> impl Iterator<Item = api::Crawler> {
     })
 }
 
-/// The fewest requests of an hour by which it can be told who all of them are of.
+/// The fewest requests of an hour that [`one_for_all`] judges.
 const CROWD: u64 = 1000;
 
-/// A client that nearly all requests of the last hour are of: a proxy, or what a container engine
-/// forwards by, rather than one visitor.
+/// The client of nearly all requests of the last hour, if there is one: probably a proxy or the
+/// gateway of a container engine, not a visitor.
 fn one_for_all(rows: &[ClientRow], now_ms: u64) -> Option<String> {
     let hour = |row: &ClientRow| row.requests.hour.estimate(Span::Hour, now_ms);
     let all: u64 = rows.iter().map(hour).sum();
@@ -175,7 +175,7 @@ fn one_for_all(rows: &[ClientRow], now_ms: u64) -> Option<String> {
     })
 }
 
-/// The application, as its setting is written.
+/// The application's address in the form of its setting.
 fn upstream(upstream: &Upstream) -> String {
     match upstream {
         Upstream::Tcp { .. } => format!("http://{upstream}"),
@@ -207,13 +207,13 @@ fn counted(totals: &Totals, seconds: Option<u64>) -> api::Counted {
     }
 }
 
-/// Counts by name; those of nothing are left out.
+/// Counts by name, without zeros.
 fn named<const N: usize>(names: [&str; N], counts: [u64; N]) -> InOrder<u64> {
     let counts = names.into_iter().zip(counts);
     counts.filter(|(_, count)| *count > 0).collect()
 }
 
-/// What was counted between two looks.
+/// The counts between two looks.
 fn less(now: &Totals, then: &Totals) -> Totals {
     fn each<const N: usize>(now: [u64; N], then: [u64; N]) -> [u64; N] {
         let mut then = then.into_iter();
@@ -238,8 +238,8 @@ fn less(now: &Totals, then: &Totals) -> Totals {
     }
 }
 
-/// The bound that 99 of 100 answers of the application stayed within; none without answers, or
-/// where they took longer than the last bound.
+/// The bound of the histogram within which 99 of 100 answers of the application stayed; none
+/// without answers, or if the answers took longer than the last bound.
 fn p99_seconds(histogram: &Histogram) -> Option<f64> {
     let bound = quantile_us(histogram, 99).filter(|bound| *bound < u64::MAX);
     bound.map(|bound_us| std::time::Duration::from_micros(bound_us).as_secs_f64())
@@ -247,7 +247,7 @@ fn p99_seconds(histogram: &Histogram) -> Option<f64> {
 
 #[cfg(test)]
 impl Service {
-    /// For tests that ask nothing of it.
+    /// A service for tests that do not use it.
     pub(crate) fn of_test() -> Self {
         let reloaded = Reloaded {
             settings: Arc::new(crate::testing::settings()),

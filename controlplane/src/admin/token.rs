@@ -1,7 +1,7 @@
-//! The tokens: where they come from, and the comparison that tells nothing about them (ADMIN-1).
+//! The tokens: reading them, and a comparison that leaks nothing about them (ADMIN-1).
 //!
-//! Only the SHA-256 digests are kept and compared, in constant time, so that neither the length of
-//! a token nor the place of the first wrong byte shows in the time an answer takes.
+//! Only the SHA-256 digests are kept and compared, in constant time, so that the time of an answer
+//! shows neither the length of a token nor the position of the first wrong byte.
 
 use std::path::{Path, PathBuf};
 
@@ -16,15 +16,14 @@ use crate::guarded;
 
 use super::problem::Problem;
 
-/// The most bytes of a token file that are read: a path that names something else must not fill the
-/// memory.
+/// The most bytes of a token file that are read: a wrong path must not fill the memory.
 const MAX_FILE_BYTES: u64 = 4096;
 
 /// The digest of a token.
 #[derive(Clone, Copy)]
 pub(crate) struct Token([u8; 32]);
 
-/// Lets a request with the right token through. No token set: the endpoint does not exist
+/// Admits a request with the right token. Without a token set, the endpoint does not exist
 /// (ADMIN-1).
 pub(super) fn allow(token: &ArcSwapOption<Token>, request: &OwnRequest) -> Result<(), Problem> {
     match &*token.load() {
@@ -37,7 +36,7 @@ pub(super) fn allow(token: &ArcSwapOption<Token>, request: &OwnRequest) -> Resul
 /// A token file that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{setting}: {path} cannot be read: {source}")]
     Read {
         /// Which setting names it.
@@ -47,7 +46,7 @@ pub enum TokenError {
         /// Why.
         source: std::io::Error,
     },
-    /// It holds nothing that could be a token.
+    /// The content is no token.
     #[error(
         "{setting}: {path} must hold one token of visible ASCII characters without blanks, at most 4096 bytes"
     )]
@@ -91,16 +90,16 @@ impl Token {
     }
 }
 
-/// The tokens of the settings; their files are read. None where neither setting is set.
+/// The tokens of the settings and their files; none where neither setting is set.
 pub(crate) struct Tokens {
     pub(crate) metrics: Option<Token>,
     pub(crate) admin: Option<Token>,
-    /// Of the admin listener, for questions alone.
+    /// The read token of the admin listener.
     pub(crate) read: Option<Token>,
 }
 
 impl Tokens {
-    /// Reads all.
+    /// Reads all tokens.
     ///
     /// # Errors
     /// Each token file that cannot be used.
@@ -147,7 +146,7 @@ fn read(setting: &'static str, path: &Path) -> Result<Token, TokenError> {
     Ok(Token::digest(token))
 }
 
-/// What follows `Bearer` and its blanks.
+/// The token after `Bearer` and its blanks.
 fn bearer(field: &[u8]) -> Option<&[u8]> {
     let (scheme, rest) = field.split_at_checked(b"Bearer".len())?;
     let token = rest.trim_ascii();

@@ -1,5 +1,5 @@
-//! From finished requests to alerts: each is counted for the anomalies, what goes over a threshold
-//! becomes an alert, and all of it is what alerts.json holds.
+//! From finished requests to alerts: each request is counted for the anomalies, a count over its
+//! threshold becomes an alert, and alerts.json holds counters, cooldowns and alerts.
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError, never};
 use weir_shared::clock::Now;
@@ -16,31 +16,31 @@ use crate::anomaly::{Anomalies, Over, Scope};
 use crate::certificates::Watched;
 use crate::state::Change;
 
-/// The most batches of finished requests that are counted before the loop looks at exceeded limits
-/// again: some 16,000 requests, a few milliseconds.
+/// The most batches of finished requests that one turn counts, some 16,000 requests in a few
+/// milliseconds; then the loop looks at exceeded limits again.
 const MAX_FINISHED_A_TURN: usize = 64;
 
 /// Anomalies and the alerts that follow from them.
 pub(crate) struct Detection {
-    /// The alerts of every kind; those that are no anomaly are raised by the control loop.
+    /// The alerts of every kind. The control loop raises those that are no anomaly.
     pub(crate) alerts: Alerts,
-    /// Certificates that end, or cannot be read again.
+    /// Watches for certificates that expire soon or cannot be read again.
     pub(crate) certificates: Watched,
     /// Cooldowns of shared limits.
     shared: SharedCooldowns,
     /// Counters, cooldowns and thresholds.
     anomalies: Anomalies,
-    /// Finished requests in batches; the data plane bounds the channel and drops what finds it
+    /// Finished requests in batches. The data plane bounds the channel, and drops batches if it is
     /// full.
     finished: Receiver<Vec<Finished>>,
-    /// What went over a threshold and was not told yet.
+    /// Counts that went over a threshold and have no alert yet.
     over: Vec<Over>,
     /// Whether more batches wait than one turn takes.
     more: bool,
 }
 
 impl Detection {
-    /// `entries` is what alerts.json held at the start.
+    /// `entries` are those of alerts.json at the start.
     pub(crate) fn new(
         settings: &Settings,
         finished: Receiver<Vec<Finished>>,
@@ -63,13 +63,13 @@ impl Detection {
         detection
     }
 
-    /// Counts against these thresholds from now on.
+    /// Applies these settings, among them the thresholds.
     pub(crate) fn take_settings(&mut self, settings: &Settings) {
         self.anomalies.take_settings(settings);
         self.shared.set_length(settings.anomalies.cooldown);
     }
 
-    /// Shared limits began to refuse: an alert for each key that is in no cooldown.
+    /// Raises an alert for each key of a shared limit that began to refuse and is in no cooldown.
     pub(crate) fn shared_limits(&mut self, refusals: &[SharedRefusal], now: Now) {
         for refusal in refusals {
             if let Some(ends) = self.shared.begin(&refusal.rule, refusal.key, now.wall_ms) {
@@ -81,7 +81,7 @@ impl Detection {
     /// Counts finished requests, a bounded number of them.
     pub(crate) fn count(&mut self, now: Now) {
         self.more = false;
-        // First, so that nothing of the new hour or minute is reported with the one before.
+        // First, so that no count of the new hour or minute is reported with the previous one.
         if let Some(summary) = self.anomalies.turn(now.wall_ms) {
             self.alerts.summary(&summary, now.wall_ms);
         }
@@ -104,22 +104,23 @@ impl Detection {
         self.more = !self.finished.is_empty();
     }
 
-    /// What went over a threshold outside of a cooldown since this was asked last.
+    /// The counts that went over a threshold outside of a cooldown since the last call.
     pub(crate) fn take_over(&mut self) -> Vec<Over> {
         std::mem::take(&mut self.over)
     }
 
-    /// Tells of it.
+    /// Raises the alert of a count over its threshold.
     pub(crate) fn tell(&mut self, over: &Over, now: Now) {
         self.alerts.anomaly(over, now.wall_ms);
     }
 
-    /// Another instance of the fleet has told of it: its cooldown is everybody's (FLEET-19).
+    /// Notes that another instance of the fleet has raised the alert: its cooldown holds for all
+    /// instances (FLEET-19).
     pub(crate) fn told_elsewhere(&mut self, scope: Scope, ends: Time) {
         self.anomalies.cooldowns().ends_by(scope, ends);
     }
 
-    /// What the other instances are to know of the counts here.
+    /// The counts of this instance that the other instances need.
     pub(crate) fn totals(
         &mut self,
         instances: u64,
@@ -129,18 +130,18 @@ impl Detection {
         self.anomalies.totals(instances, elsewhere, now.wall_ms)
     }
 
-    /// Other instances have told of their counts.
+    /// Takes the counts of other instances.
     pub(crate) fn learn(&mut self, elsewhere: &Elsewhere, now: Now) {
         let over = &mut self.over;
         (self.anomalies).learn(elsewhere, now.wall_ms, |passed| over.push(passed));
     }
 
-    /// Whether there is more to count than one turn takes.
+    /// Whether more batches wait than one turn counts.
     pub(crate) fn has_more(&self) -> bool {
         self.more
     }
 
-    /// What alerts.json is to hold.
+    /// The entries to write to alerts.json.
     pub(crate) fn entries(&mut self) -> Vec<AlertsEntry> {
         let counters = self.anomalies.counters().rows().into_iter();
         let mut entries: Vec<_> = counters
@@ -152,7 +153,7 @@ impl Detection {
         entries
     }
 
-    /// Brings an edit of alerts.json into force.
+    /// Applies an edit of alerts.json.
     pub(crate) fn edit(&mut self, changes: &[Change<AlertsFile>]) {
         for change in changes {
             match change {

@@ -1,8 +1,8 @@
 //! alerts.json: `{"version":1,"counters":[…],"cooldowns":[…],"alerts":[…]}`: the anomaly counters,
 //! least recently seen first; the cooldowns by their end; the newest alerts, oldest first.
 //!
-//! Counters and cooldowns are named by their scope, alerts by their time. An entry that was edited
-//! by hand stands whole as edited: its counts only make sense together.
+//! The key of a counter or cooldown is its scope, that of an alert its time. An edited entry
+//! replaces the whole entry in memory, because its counts only make sense together.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -31,15 +31,15 @@ const ALERTS: &str = "alerts";
 /// One entry of one of the three lists.
 #[derive(Clone, PartialEq, Debug)]
 pub enum AlertsEntry {
-    /// Of `counters`.
+    /// An entry of `counters`.
     Counter(Scope, Counter),
-    /// Of `cooldowns`.
+    /// An entry of `cooldowns`.
     Cooldown(Scope, Cooldown),
-    /// Of `alerts`.
+    /// An entry of `alerts`.
     Alert(Arc<Alert>),
 }
 
-/// What names an entry.
+/// The key of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum AlertsKey {
     /// A counter.
@@ -50,7 +50,7 @@ pub enum AlertsKey {
     Alert(Time),
 }
 
-/// As the log names an entry.
+/// The name of an entry in the log.
 impl fmt::Display for AlertsKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (what, scope) = match self {
@@ -64,7 +64,7 @@ impl fmt::Display for AlertsKey {
 }
 
 impl AlertsKey {
-    /// The name of an entry.
+    /// The key of an entry.
     pub fn of(entry: &AlertsEntry) -> Self {
         match entry {
             AlertsEntry::Counter(scope, ..) => Self::Counter(*scope),
@@ -131,7 +131,7 @@ impl Document for AlertsFile {
     }
 
     fn complete(entries: Vec<Entry>, _: &[Entry], _: Time) -> Vec<Entry> {
-        // Lists that grew over their bound by hand lose what memory would lose: the first of each.
+        // A list that an edit made too long loses its first entries, as memory would drop them.
         let mut over: HashMap<&str, usize> = HashMap::new();
         for entry in &entries {
             *over.entry(Self::list(entry)).or_default() += 1;
@@ -157,8 +157,8 @@ impl Document for AlertsFile {
     }
 
     fn sort(_: &mut [Entry]) {
-        // Memory's order is that of the file: counters as they were seen, which their times alone
-        // would not tell.
+        // Memory keeps the order of the file: that of counters is by last sight, which their times
+        // do not tell exactly.
     }
 }
 
@@ -173,7 +173,7 @@ impl Serialize for Entry {
                 &self.unknown,
                 serializer,
             ),
-            // An alert holds all its members itself.
+            // An alert keeps its unknown members itself.
             AlertsEntry::Alert(alert) => alert.serialize(serializer),
         }
     }

@@ -1,10 +1,10 @@
-//! Alerts: what each kind says, how many lines a minute may be written, and the newest 1,000 of
-//! them (ALERT-4).
+//! Alerts: the members of each kind, the bound on lines in a minute, and the newest 1,000 alerts
+//! (ALERT-4).
 //!
-//! An alert is counted, then written as one JSON line to the request log and kept for alerts.json,
-//! unless its kind has had its lines of this minute: then only its number is told, once the minute
-//! is over. An alert never refuses a request and never waits: a line that finds the log's channel
-//! full is counted.
+//! An alert is counted, written as one JSON line to the request log and kept for alerts.json. If
+//! its kind has used up its lines of this minute, only the number of further alerts is logged, once
+//! the minute is over. An alert never refuses a request and never blocks: if the log's channel is
+//! full, the line is dropped and counted.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -31,9 +31,9 @@ mod shared_cooldowns;
 
 /// The most alerts that alerts.json holds. Not a setting.
 pub(crate) const MAX_ALERTS: usize = 1000;
-/// An alert that is ahead of the clock by so much was raised while the clock was wrong.
+/// An alert that is further ahead of the clock than this was raised while the clock was wrong.
 const AHEAD_MS: u64 = 1000;
-/// The most scopes that a summary names; the rest is their number.
+/// The most scopes that a summary names; of the others it has the number.
 const MAX_SCOPES: usize = 100;
 
 /// `kind` of an alert and of `waf_alerts_total`.
@@ -82,7 +82,7 @@ impl AlertKind {
         Self::FeedError,
     ];
 
-    /// As written in lines, alerts.json and metrics.
+    /// The name in log lines, alerts.json and metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Anomaly => "anomaly",
@@ -101,7 +101,7 @@ impl AlertKind {
     }
 }
 
-/// The alerts raised so far, and the way to the log.
+/// The newest alerts, and the channel to the log.
 pub(crate) struct Alerts {
     lines: Sender<Vec<u8>>,
     /// Oldest first.
@@ -122,7 +122,7 @@ impl Alerts {
         }
     }
 
-    /// A count went over its threshold, outside of a cooldown.
+    /// Raises an alert: a count went over its threshold, outside of a cooldown.
     pub(crate) fn anomaly(&mut self, over: &Over, now_ms: u64) {
         let kind = match over.scope {
             Scope::Watch(_) => AlertKind::Watch,
@@ -141,7 +141,7 @@ impl Alerts {
         });
     }
 
-    /// What the cooldowns of an hour held back.
+    /// Raises the summary of the alerts that cooldowns held back in an hour.
     pub(crate) fn summary(&mut self, summary: &Summary, now_ms: u64) {
         self.raise(AlertKind::AnomalySummary, now_ms, || {
             let scopes: Vec<Value> = summary
@@ -166,7 +166,7 @@ impl Alerts {
         });
     }
 
-    /// A ban was made; its notes are complete.
+    /// Raises an alert about a ban whose notes are complete.
     pub(crate) fn ban(&mut self, ban: &Ban, now_ms: u64) {
         self.raise(AlertKind::Ban, now_ms, || {
             let mut members = Map::new();
@@ -197,7 +197,7 @@ impl Alerts {
         });
     }
 
-    /// A certificate ends soon.
+    /// Raises an alert: a certificate expires soon.
     pub(crate) fn certificate(&mut self, name: &str, expires: Time, now_ms: u64) {
         self.raise(AlertKind::Certificate, now_ms, || {
             let mut members = Map::new();
@@ -236,7 +236,7 @@ impl Alerts {
         });
     }
 
-    /// Something is wrong with the fleet: which of a few things, and a sentence.
+    /// Raises an alert about the fleet: `what` names the problem, `detail` is a sentence.
     pub(crate) fn fleet(&mut self, what: &str, detail: &str, now_ms: u64) {
         self.raise(AlertKind::Fleet, now_ms, || {
             let mut members = Map::new();
@@ -246,7 +246,7 @@ impl Alerts {
         });
     }
 
-    /// A verified crawler fell into a trap or a jail; nobody is banned for it.
+    /// Raises an alert: a verified crawler fell into a trap or a jail. Nobody is banned for it.
     pub(crate) fn crawler(&mut self, crawler: &Crawler, fallen: &Fallen, now_ms: u64) {
         self.raise(AlertKind::Crawler, now_ms, || {
             let rule = &fallen.rule;
@@ -260,7 +260,7 @@ impl Alerts {
         });
     }
 
-    /// A part cannot read, write or take something.
+    /// Raises an alert about a fault: a file or version that a part cannot read, write or apply.
     pub(crate) fn fault(&mut self, fault: &PartFault, now_ms: u64) {
         let (kind, member) = match fault.about {
             FaultOf::File => (AlertKind::FileError, "file"),
@@ -272,7 +272,8 @@ impl Alerts {
         });
     }
 
-    /// An edit of bans.json has an entry that an administrator's request would need force for.
+    /// Raises an alert: an edit of bans.json has an entry for which an administrator's request
+    /// would need force.
     pub(crate) fn edit(&mut self, ban: &Ban, why: &str, now_ms: u64) {
         self.raise(AlertKind::Edit, now_ms, || {
             let mut members = error_members("file", BansFile::FILE, why);
@@ -281,13 +282,14 @@ impl Alerts {
         });
     }
 
-    /// Tells the number of alerts that the last minute held back. Called at every turn of the loop.
+    /// Logs the number of alerts that were held back in the last minute, once it is over. Called in
+    /// every turn of the loop.
     pub(crate) fn turn(&mut self, now_ms: u64) {
         self.bring_back(now_ms);
         self.tell_rest(now_ms, |notices| notices.turn(now_ms));
     }
 
-    /// The same of a minute that is not over: the service stops.
+    /// Logs that number before the minute is over, because the service stops.
     pub(crate) fn finish(&mut self, now_ms: u64) {
         self.tell_rest(now_ms, LineLimit::take_rest);
     }
@@ -303,7 +305,7 @@ impl Alerts {
         }
     }
 
-    /// Alerts raised, by position in [`AlertKind::ALL`]; those whose line was held back too.
+    /// Alerts raised, by position in [`AlertKind::ALL`], including those whose line was held back.
     pub(crate) const fn raised(&self) -> [u64; AlertKind::ALL.len()] {
         self.raised
     }
@@ -313,12 +315,12 @@ impl Alerts {
         self.lines_dropped
     }
 
-    /// The newest, oldest first.
+    /// The newest alerts, oldest first.
     pub(crate) fn recent(&self) -> impl Iterator<Item = &Arc<Alert>> {
         self.recent.iter()
     }
 
-    /// Puts an alert in as alerts.json has it.
+    /// Inserts an alert of alerts.json.
     pub(crate) fn put(&mut self, alert: Arc<Alert>) {
         self.remove(alert.time);
         let place = self.recent.partition_point(|held| held.time < alert.time);
@@ -326,7 +328,7 @@ impl Alerts {
         self.bound();
     }
 
-    /// Forgets an alert.
+    /// Removes an alert.
     pub(crate) fn remove(&mut self, time: Time) {
         self.recent.retain(|alert| alert.time != time);
     }
@@ -357,7 +359,7 @@ impl Alerts {
             kind: kind.name(),
             members: &members,
         };
-        // Texts, numbers and times only: there is nothing in it that JSON cannot hold.
+        // Cannot fail: the line has only texts, numbers and times.
         let mut line = serde_json::to_vec(&line).unwrap_or_default();
         line.push(b'\n');
         if self.lines.try_send(line).is_err() {
@@ -373,15 +375,15 @@ impl Alerts {
         self.bound();
     }
 
-    /// The file needs a name for each alert, in their order, also where two are raised in one
-    /// millisecond or the clock was set back a little.
+    /// A time that no other alert has: the file needs a key for each alert, in their order, even if
+    /// two are raised in one millisecond or the clock was set back a little.
     fn free_time(&self, now_ms: u64) -> Time {
         let after_last = self.recent.back().map_or(0, |last| last.time.0 + 1);
         Time(now_ms.max(after_last))
     }
 
-    /// What was raised while the clock stood ahead was raised before now: it does not stay a year
-    /// ahead once the clock is right again (STATE-11).
+    /// Corrects alerts that were raised while the clock was ahead: they get a time before now, and
+    /// do not stay a year ahead once the clock is right again (STATE-11).
     fn bring_back(&mut self, now_ms: u64) {
         let is_past = |alert: &Arc<Alert>| alert.time.0 < now_ms.saturating_add(AHEAD_MS);
         if self.recent.back().is_none_or(is_past) {
@@ -422,7 +424,7 @@ pub(crate) fn scope_members(scope: Scope) -> Map<String, Value> {
     members
 }
 
-/// Those that are not 0, by the name of their measure.
+/// The counts above 0, by the name of their measure.
 pub(crate) fn held_back(held: &[u64; 4]) -> Value {
     let named = Measure::ALL.into_iter().zip(held);
     let named = named.filter(|(_, count)| **count > 0);

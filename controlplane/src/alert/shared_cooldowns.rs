@@ -8,7 +8,7 @@ use std::time::Duration;
 use weir_shared::rules::{Rule, SharedKey};
 use weir_shared::units::Time;
 
-/// The most that are kept; beyond it the one that ends soonest goes.
+/// The most cooldowns that are kept; beyond it the one that ends soonest is dropped.
 const MAX_COOLDOWNS: usize = 1024;
 /// A clock that is this far behind a cooldown's start is still the same clock (as in LIMIT-3).
 const STEP_BACK_MS: u64 = 1000;
@@ -31,7 +31,7 @@ impl SharedCooldowns {
         self.length_ms = millis(length);
     }
 
-    /// Begins the cooldown of a key, unless one is running; gives its end.
+    /// Begins the cooldown of a key and returns its end; none if one is running.
     pub(super) fn begin(&mut self, rule: &Arc<Rule>, key: SharedKey, now_ms: u64) -> Option<Time> {
         let length_ms = self.length_ms;
         let is_running = |started: &u64| {

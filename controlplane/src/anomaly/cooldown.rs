@@ -1,5 +1,5 @@
-//! Cooldowns: one alert of a scope, then quiet; what was held back is told at the end of the clock
-//! hour (ALERT-2).
+//! Cooldowns: after one alert of a scope further ones are held back; their numbers are reported at
+//! the end of the clock hour (ALERT-2).
 //!
 //! Pure: the time is an argument, the summary is handed back.
 
@@ -11,46 +11,46 @@ use weir_shared::units::Time;
 
 use super::scope::{Measure, Scope};
 
-/// The most cooldowns that are kept; beyond it the one that ends soonest goes.
+/// The most cooldowns that are kept; beyond it the one that ends soonest is dropped.
 const MAX_COOLDOWNS: usize = 20_000;
 const HOUR_MS: u64 = 3_600_000;
 /// A clock that is this far behind a cooldown's start is still the same clock (as in LIMIT-3).
 const STEP_BACK_MS: u64 = 1000;
 
-/// The cooldown of one scope. One that has run out stays until the hour ends, for its count.
+/// The cooldown of one scope. After its end it is kept until the clock hour ends, for its counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cooldown {
     /// When its alert was raised.
     pub started: Time,
-    /// From then on the next alert is raised.
+    /// The end: from then on the next alert is raised.
     pub ends: Time,
-    /// The start of the clock hour in which it held back.
+    /// The start of the clock hour that `held_back` counts.
     pub hour: Time,
     /// Alerts held back in that hour, in the order of [`Measure::ALL`].
     pub held_back: [u64; 4],
 }
 
 impl Cooldown {
-    /// A clock set back behind the start ends it: otherwise it would last as long as the clock was
-    /// wrong.
+    /// Whether the cooldown is running. A clock that is set back behind its start ends it:
+    /// otherwise it would last as long as the clock was wrong.
     fn is_running(&self, now_ms: u64) -> bool {
         now_ms < self.ends.0 && now_ms + STEP_BACK_MS >= self.started.0
     }
 }
 
-/// What one clock hour held back.
+/// The alerts that were held back in one clock hour.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Summary {
     /// The start of the hour.
     pub(crate) hour: Time,
-    /// Those that held something back, most first.
+    /// The scopes with held-back alerts, most first.
     pub(crate) scopes: Vec<(Scope, [u64; 4])>,
-    /// Alerts held back in cooldowns that were dropped for the bound.
+    /// Alerts held back in cooldowns that were dropped for [`MAX_COOLDOWNS`].
     pub(crate) beyond: u64,
 }
 
 impl Summary {
-    /// Alerts held back in all.
+    /// The number of all held-back alerts.
     pub(crate) fn held_back(&self) -> u64 {
         let of_scopes = self.scopes.iter().flat_map(|(_, held)| held);
         of_scopes.fold(self.beyond, |sum, held| sum.saturating_add(*held))
@@ -65,7 +65,7 @@ fn millis(length: Duration) -> u64 {
 pub(crate) struct Cooldowns {
     length_ms: u64,
     held: HashMap<Scope, Cooldown, RandomState>,
-    /// The same in the order of their ends.
+    /// The same cooldowns in the order of their ends.
     ends: BTreeSet<(Time, Scope)>,
     /// The start of the running clock hour.
     hour: Time,
@@ -83,13 +83,13 @@ impl Cooldowns {
         }
     }
 
-    /// Cooldowns to come are this long.
+    /// Sets the length of new cooldowns.
     pub(crate) fn set_length(&mut self, length: Duration) {
         self.length_ms = millis(length);
     }
 
-    /// A scope went over a threshold: the end of the cooldown that starts now if an alert is to be
-    /// raised, none if it is held back.
+    /// Notes that a scope went over a threshold. Returns the end of the cooldown that starts now if
+    /// an alert must be raised, none if it is held back.
     pub(crate) fn over(&mut self, scope: Scope, measure: Measure, now_ms: u64) -> Option<Time> {
         let held_back = match self.held.get_mut(&scope) {
             Some(cooldown) if cooldown.is_running(now_ms) => {
@@ -98,8 +98,7 @@ impl Cooldowns {
                 }
                 return None;
             }
-            // It has run out and holds nothing back any more; what it held in this hour is still to
-            // be told.
+            // The cooldown has ended; its held-back alerts of this hour are still to be reported.
             Some(cooldown) => cooldown.held_back,
             None => [0; 4],
         };
@@ -119,14 +118,14 @@ impl Cooldowns {
         (self.held.get(&scope)).is_some_and(|cooldown| cooldown.is_running(now_ms))
     }
 
-    /// Whether it has been held back for longer than this.
+    /// Whether a cooldown of this scope has been running for longer than `ms`.
     pub(crate) fn has_run_for(&self, scope: Scope, ms: u64, now_ms: u64) -> bool {
         let began = |cooldown: &Cooldown| now_ms.saturating_sub(cooldown.started.0) > ms;
         self.is_running(scope, now_ms) && self.held.get(&scope).is_some_and(began)
     }
 
-    /// The alert of this scope was raised elsewhere: its cooldown ends when that one does, and not
-    /// later than it would have by itself.
+    /// Notes that another instance raised the alert of this scope: the cooldown ends with that
+    /// instance's, but not later than it would by itself.
     pub(crate) fn ends_by(&mut self, scope: Scope, ends: Time) {
         if let Some(mut cooldown) = self.held.get(&scope).copied()
             && ends < cooldown.ends
@@ -136,8 +135,8 @@ impl Cooldowns {
         }
     }
 
-    /// Once a clock hour has ended: what it held back, if anything. Then cooldowns that have run
-    /// out are dropped.
+    /// After the end of a clock hour: returns its held-back alerts, if any, and drops the cooldowns
+    /// that have ended.
     pub(crate) fn turn(&mut self, now_ms: u64) -> Option<Summary> {
         let hour = hour_of(now_ms);
         if hour == self.hour {
@@ -164,8 +163,8 @@ impl Cooldowns {
         (summary.held_back() > 0).then_some(summary)
     }
 
-    /// Puts a cooldown in as alerts.json has it. Its hour may have ended while nobody looked: then
-    /// the next turn tells.
+    /// Inserts a cooldown of alerts.json. If its hour has ended meanwhile, the next turn reports
+    /// it.
     pub(crate) fn put(&mut self, scope: Scope, cooldown: Cooldown) {
         if cooldown.held_back != [0; 4] {
             self.hour = self.hour.min(hour_of(cooldown.hour.0));
@@ -173,14 +172,14 @@ impl Cooldowns {
         self.insert(scope, cooldown);
     }
 
-    /// Forgets the cooldown of a scope.
+    /// Removes the cooldown of a scope.
     pub(crate) fn remove(&mut self, scope: Scope) {
         if let Some(cooldown) = self.held.remove(&scope) {
             self.ends.remove(&(cooldown.ends, scope));
         }
     }
 
-    /// Every cooldown, the one that ends first first.
+    /// Every cooldown, by its end.
     pub(crate) fn rows(&self) -> Vec<(Scope, Cooldown)> {
         self.ends
             .iter()

@@ -1,8 +1,7 @@
-//! The counters, at most 20,000 of them, least recently seen first out (ALERT-1).
+//! The counters, at most 20,000; the least recently seen is dropped first (ALERT-1).
 //!
-//! Exact order at constant cost: the counters lie in one list of slots that are linked in the order
-//! in which they were seen, and a map finds them by scope. What is counted and what follows is left
-//! to the parent.
+//! The order is exact at constant cost: the slots of one list are linked in the order of last
+//! sight, and a map finds them by scope. The parent module counts and compares.
 
 use std::collections::HashMap;
 
@@ -17,10 +16,10 @@ pub(crate) const MAX_COUNTERS: usize = 20_000;
 /// The end of the chain.
 const NONE: usize = usize::MAX;
 
-/// What is counted of one scope.
+/// The counts of one scope.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counter {
-    /// In the order of [`super::scope::Measure::ALL`].
+    /// The windows, in the order of [`super::scope::Measure::ALL`].
     pub windows: [Window; 4],
 }
 
@@ -35,7 +34,7 @@ struct Slot {
 pub(crate) struct Counters {
     places: HashMap<Scope, usize, RandomState>,
     slots: Vec<Slot>,
-    /// Slots that [`Counters::remove`] left.
+    /// Slots that [`Counters::remove`] freed.
     free: Vec<usize>,
     oldest: usize,
     newest: usize,
@@ -60,8 +59,8 @@ impl Counters {
         }
     }
 
-    /// The counter of a scope, which is now the one seen last; a new one takes the place of the one
-    /// seen longest ago where there is no room.
+    /// The counter of a scope, which becomes the one seen last. If there is no room for a new one,
+    /// it replaces the one seen longest ago.
     #[expect(
         clippy::indexing_slicing,
         reason = "a place is the index of a slot, and slots are never taken out of their list"
@@ -94,18 +93,18 @@ impl Counters {
         &mut self.slots[place].counter
     }
 
-    /// The counter of a scope, if there is one; it is not seen by that.
+    /// The counter of a scope, if there is one. This does not change the order.
     pub(crate) fn get(&self, scope: Scope) -> Option<Counter> {
         let slot = self.slots.get(*self.places.get(&scope)?)?;
         Some(slot.counter)
     }
 
-    /// Puts a counter in as the one seen last, replacing what is held.
+    /// Inserts or replaces a counter, as the one seen last.
     pub(crate) fn put(&mut self, scope: Scope, counter: Counter) {
         *self.seen(scope) = counter;
     }
 
-    /// Forgets a scope.
+    /// Removes a scope.
     pub(crate) fn remove(&mut self, scope: Scope) {
         if let Some(place) = self.places.remove(&scope) {
             self.unlink(place);
@@ -113,7 +112,7 @@ impl Counters {
         }
     }
 
-    /// Every counter, the one seen longest ago first.
+    /// Every counter, by last sight, the oldest first.
     pub(crate) fn rows(&self) -> Vec<(Scope, Counter)> {
         let mut rows = Vec::with_capacity(self.places.len());
         let mut place = self.oldest;
@@ -124,7 +123,7 @@ impl Counters {
         rows
     }
 
-    /// A place for one more.
+    /// A free slot; drops the counter seen longest ago if there is none.
     fn room(&mut self) -> usize {
         if self.places.len() >= self.capacity
             && let Some(slot) = self.slots.get(self.oldest)

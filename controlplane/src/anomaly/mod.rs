@@ -1,8 +1,8 @@
-//! Anomalies: traffic that is worth an alert and refuses nothing (ALERT-1..3).
+//! Anomalies: unusual traffic, which raises an alert and is not refused (ALERT-1..3).
 //!
-//! Fed with finished requests by the control loop, which also gives the time; what goes over a
-//! threshold is handed back to be told. How an alert is written and bounded is `alert/mod.rs`, how
-//! counters and cooldowns outlive a restart is `alert/document.rs`.
+//! The control loop passes finished requests and the time, and gets back the counts that went over
+//! a threshold. `alert/mod.rs` writes and bounds alerts; `alert/document.rs` keeps counters and
+//! cooldowns over a restart.
 
 use weir_shared::client::Client;
 use weir_shared::event::Finished;
@@ -24,7 +24,7 @@ pub use cooldown::Cooldown;
 pub use counters::Counter;
 pub use scope::{Measure, Scope};
 
-/// A threshold that was passed and is to be told.
+/// A count over its threshold, for an alert.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Over {
     pub(crate) scope: Scope,
@@ -34,11 +34,11 @@ pub(crate) struct Over {
     /// The estimate, rounded down.
     pub(crate) count: u64,
     pub(crate) threshold: u64,
-    /// Until when further alerts of this scope are held back.
+    /// The time until which further alerts of this scope are held back.
     pub(crate) cooldown_ends: Time,
 }
 
-/// Counters, cooldowns, and what the operator set.
+/// Counters, cooldowns, and the operator's settings.
 pub(crate) struct Anomalies {
     settings: settings::Anomalies,
     prefixes: PrefixLengths,
@@ -59,7 +59,8 @@ impl Anomalies {
         }
     }
 
-    /// Counts go on, and cooldowns that run; new ones are as long as these settings say.
+    /// Applies these settings. Counts and running cooldowns continue; new cooldowns have the new
+    /// length.
     pub(crate) fn take_settings(&mut self, settings: &Settings) {
         self.settings = settings.anomalies.clone();
         self.prefixes = settings.bans.prefixes;
@@ -67,8 +68,8 @@ impl Anomalies {
         self.cooldowns.set_length(self.settings.cooldown);
     }
 
-    /// Counts one finished request in each of its scopes; `tell` hears of each threshold that was
-    /// passed outside of a cooldown.
+    /// Counts one finished request in each of its scopes. Calls `tell` for each count that went
+    /// over its threshold outside of a cooldown.
     pub(crate) fn count(&mut self, finished: &Finished, now_ms: u64, mut tell: impl FnMut(Over)) {
         let client = Client::of(finished.address);
         let asn = finished
@@ -114,8 +115,8 @@ impl Anomalies {
         }
     }
 
-    /// At the end of a clock hour, what the cooldowns held back in it; those that have run out are
-    /// dropped.
+    /// At the end of a clock hour: returns the alerts that its cooldowns held back, and drops those
+    /// that have ended.
     pub(crate) fn turn(&mut self, now_ms: u64) -> Option<Summary> {
         self.cooldowns.turn(now_ms)
     }

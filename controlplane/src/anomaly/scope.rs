@@ -1,4 +1,4 @@
-//! Whose requests are counted together, and what is counted of them.
+//! Scopes, whose requests are counted together, and measures, what is counted.
 
 use weir_shared::client::Client;
 use weir_shared::lookup::AsNumber;
@@ -6,7 +6,7 @@ use weir_shared::netblock::Netblock;
 use weir_shared::settings::Thresholds;
 use weir_shared::window::Span;
 
-/// Whose requests are counted together.
+/// The clients whose requests are counted together.
 #[derive(
     Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, serde::Serialize, serde::Deserialize,
 )]
@@ -45,7 +45,7 @@ impl Scope {
         }
     }
 
-    /// The scope that [`Scope::kind`] and [`Scope::of`] tell of.
+    /// Parses a scope from its [`Scope::kind`] and [`Scope::of`].
     ///
     /// # Errors
     /// One sentence.
@@ -97,7 +97,7 @@ impl Measure {
         Self::BytesPerHour,
     ];
 
-    /// As written in alerts and in alerts.json.
+    /// The name in alerts and in alerts.json.
     pub const fn name(self) -> &'static str {
         match self {
             Self::RequestsPerMinute => "requests_per_minute",

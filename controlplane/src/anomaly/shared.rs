@@ -1,5 +1,5 @@
-//! What a fleet counts together (FLEET-19): what this instance says of its counts, and what follows
-//! from those of the others. Pure: who the others are is left to the fleet.
+//! Counts of a whole fleet (FLEET-19): which counts this instance tells the others, and what
+//! follows from theirs. Pure: the fleet's code exchanges them.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -9,22 +9,22 @@ use weir_shared::settings::Thresholds;
 
 use super::{Anomalies, Measure, Over, Scope};
 
-/// A scope is said for so long after its alert, so that all others find the same, and have its
-/// cooldown: several beats.
+/// How long a scope's counts are still told after its alert: several beats, so that all other
+/// instances reach the same sum and begin its cooldown.
 const SAID_AFTER_MS: u64 = 10_000;
-/// What is said of one scope: the estimates, in the order of [`Measure::ALL`].
+/// The counts of one scope: the estimates, in the order of [`Measure::ALL`].
 pub(crate) type Sums = [u64; 4];
-/// What others say, added up.
+/// The sums of the other instances' counts.
 pub(crate) type Elsewhere = HashMap<Scope, Sums, RandomState>;
 
-/// The most scopes that an instance says in one beat.
+/// The most scopes that an instance tells in one beat.
 pub(crate) const MOST_TOTALS: usize = 64;
 
 impl Anomalies {
-    /// The scopes of which others are to know, those nearest to a threshold first: where their sum
-    /// is over a threshold, one of the instances has at least its part of it, and says so; then the
-    /// others do, too. A scope in its cooldown raises nothing anywhere, and is left out after a
-    /// while.
+    /// The scopes to tell the others, those nearest to a threshold first. If the sum of all
+    /// instances is over a threshold, at least one instance has its proportional part of it and
+    /// tells so; then the others tell theirs, too. A scope in its cooldown raises no alert
+    /// anywhere, and is left out after a while.
     pub(crate) fn totals(
         &mut self,
         instances: u64,
@@ -58,8 +58,8 @@ impl Anomalies {
         said.collect()
     }
 
-    /// Others have told of their counts: each scope that is over a threshold with them is told. One
-    /// that nothing is known of here is left to those who have counted it.
+    /// Takes the others' counts, and calls `tell` for each scope whose sum is over a threshold. A
+    /// scope that this instance has not counted is left to those that have.
     pub(crate) fn learn(&mut self, elsewhere: &Elsewhere, now_ms: u64, mut tell: impl FnMut(Over)) {
         let mut scopes: Vec<&Scope> = elsewhere.keys().collect();
         scopes.sort_unstable();
@@ -122,7 +122,7 @@ impl Anomalies {
 /// A whole threshold, in millionths.
 const WHOLE: u64 = 1_000_000;
 
-/// The largest part of a threshold that is reached, in millionths, rounded up.
+/// The highest share of a threshold that the sums reach, in millionths, rounded up.
 fn share(sums: &Sums, thresholds: &Thresholds) -> u64 {
     let of = |(measure, sum): (Measure, &u64)| {
         let threshold = measure.threshold(thresholds)?.max(1);

@@ -1,33 +1,33 @@
-//! Bounds the bans that the counts of other instances make (FLEET-27): whoever owns the engine
-//! could invent counts, and ban with them.
+//! Bounds the bans that follow only because of other instances' counts (FLEET-27): whoever controls
+//! the engine could invent counts, and so ban clients.
 
 use weir_shared::ban::FleetNote;
 use weir_shared::clock::Now;
 use weir_shared::event::{LimitExceeded, Offence};
 
 const MINUTE_NS: u64 = 60_000_000_000;
-/// So long the counts of others do not hold afterwards.
+/// How long the counts of others are ignored after too many such bans.
 const REST_NS: u64 = 300_000_000_000;
-/// So many bans a minute are always let through.
+/// So many such bans a minute are always allowed.
 const LEAST: u64 = 60;
-/// And this part of the clients of that minute.
+/// If more, one in so many of the clients of that minute.
 const PART: u64 = 10;
 
-/// Counts them.
+/// Counts the bans that only the counts of others have made.
 #[derive(Debug, Default)]
 pub(crate) struct Breaker {
-    /// When this minute began, on the monotonic clock, and how many bans it had.
+    /// When the current minute began, on the monotonic clock.
     minute_ns: u64,
     made: u64,
-    /// How many it may have, as far as that was worked out.
+    /// The most such bans of this minute, as far as that was worked out.
     most: u64,
-    /// Until when nothing holds that others counted.
+    /// Until when the counts of others are ignored.
     rests_until_ns: Option<u64>,
-    /// Bans so far that only the counts of others have made.
+    /// Bans since the start that only the counts of others have made.
     decisive: u64,
 }
 
-/// Whether a ban would not follow without what others have counted.
+/// Whether the limit is exceeded only because of the counts of others.
 pub(super) fn is_decisive(exceeded: &LimitExceeded) -> bool {
     let limit = match &exceeded.offence {
         Offence::Limit { value, .. } => Some(*value),
@@ -62,13 +62,13 @@ impl Breaker {
         true
     }
 
-    /// Whether the counts of others hold.
+    /// Whether the counts of others are used now.
     pub(super) fn heeds(&mut self, now: Now) -> bool {
         self.rests_until_ns.take_if(|until| now.mono_ns >= *until);
         self.rests_until_ns.is_none()
     }
 
-    /// Bans so far that only the counts of others have made.
+    /// Bans since the start that only the counts of others have made.
     pub(super) fn decisive(&self) -> u64 {
         self.decisive
     }

@@ -1,5 +1,5 @@
-//! bans.json: `{"version":1,"bans":[…]}`, oldest first. The form of an entry is [`Ban`]'s; here is
-//! what makes entries complete and distinct, and what becomes of a ban that an edit and memory both
+//! bans.json: `{"version":1,"bans":[…]}`, oldest first. [`Ban`] defines the form of an entry. This
+//! file makes entries complete and distinct, and merges a ban that both an edit and memory have
 //! changed.
 
 use std::collections::{HashMap, HashSet};
@@ -20,21 +20,21 @@ use crate::state::schema::LazySchema;
 /// bans.json
 pub(crate) struct BansFile;
 
-/// What names a ban in the file and in memory. The ledger and the reading of the file see to it
-/// that no two share it.
+/// The key of a ban, in the file and in memory. The ledger and the reader of the file keep it
+/// unique.
 #[derive(
     Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, serde::Serialize, Deserialize,
 )]
 pub struct BanKey {
     /// Its netblock.
     pub(crate) netblock: Netblock,
-    /// When it was made; always filled in once an entry was read.
+    /// When it was made. The reader fills in a missing one.
     pub(crate) ban_started: Time,
-    /// Where it comes from: what two instances make in one millisecond are two bans.
+    /// The instance that made it: bans that two instances make in one millisecond are two bans.
     pub(crate) origin: BanOrigin,
 }
 
-/// As the log names a ban.
+/// The name of a ban in the log.
 impl fmt::Display for BanKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.netblock.fmt(f)
@@ -50,8 +50,8 @@ impl BanKey {
         }
     }
 
-    /// The name of a ban. A ban of which nobody knows when it was made counts as made in 1970; none
-    /// is left like that once it was read or made.
+    /// The key of a ban. A ban without a start counts as made in 1970, but every ban has a start
+    /// once it was read or made.
     pub(crate) fn of(ban: &Ban) -> Self {
         Self {
             netblock: ban.netblock,
@@ -61,14 +61,14 @@ impl BanKey {
     }
 }
 
-/// That bans.json holds more than may be dropped (BAN-5), and what helps.
+/// The sentence that bans.json has more undroppable bans than fit (BAN-5), with what helps.
 pub(crate) fn too_many(held: usize, max_bans: usize) -> String {
     format!(
         "bans.json holds {held} active bans made by an administrator or permanent, WAF_MAX_BANS is {max_bans}: raise the setting or mark some of them lifted"
     )
 }
 
-/// A ban holds its unknown members itself: the answers of the endpoints show them.
+/// Nothing to do: a ban keeps its unknown members itself, because answers show them.
 impl Entry for Arc<Ban> {}
 
 impl Document for BansFile {
@@ -101,7 +101,7 @@ impl Document for BansFile {
     }
 
     fn check_all(bans: &[Arc<Ban>], most: usize, now: Time) -> Result<(), String> {
-        // As many entries fit whatever they are.
+        // So few entries always fit.
         if bans.len() <= most {
             return Ok(());
         }
@@ -122,12 +122,12 @@ impl Document for BansFile {
             if widened != entry.netblock {
                 Arc::make_mut(entry).netblock = widened;
             }
-            // Nobody else holds what was just read.
+            // The entry was just read, so nobody else holds a reference.
             let notes = Arc::get_mut(entry).and_then(|ban| ban.notes.as_mut());
             if let Some(lookup) = notes.and_then(|notes| notes.lookup.as_mut()) {
                 lookups.intern(&mut lookup.known);
             }
-            // The first entry of a key keeps it; those without one, and repeated ones, look for
+            // The first entry of a key keeps it. Entries without a start, and repeated ones, get
             // theirs afterwards.
             let is_first = |start: Time| starts.take((entry.netblock, entry.origin()), start.0);
             if !entry.ban_started.is_some_and(is_first) {
@@ -137,8 +137,8 @@ impl Document for BansFile {
         if open.is_empty() {
             return bans;
         }
-        // An entry without a start that was read before, and not written since, keeps the start it
-        // was given then.
+        // An entry without a start that was read before, and not written since, keeps the start
+        // that it got then.
         let mut given: HashMap<(Netblock, u64), Vec<Time>> = HashMap::new();
         for ban in base.iter().rev() {
             if let Some(start) = ban.ban_started
@@ -165,8 +165,8 @@ impl Document for BansFile {
         bans
     }
 
-    /// Every member is the edit's, but the two that memory adds to a ban after it was made: a copy
-    /// from before does not undo a lift.
+    /// The edit decides every member but the two that memory adds to a ban later, so that an older
+    /// copy does not undo a lift.
     fn refresh(held: &Arc<Ban>, stale: &Arc<Ban>) -> Arc<Ban> {
         let mut fresh = Arc::clone(stale);
         if fresh.lifted.is_none() && held.lifted.is_some() {
@@ -187,9 +187,9 @@ impl Document for BansFile {
     }
 }
 
-/// A ban that an edit changed from `before` to `theirs` while memory holds `ours` (STATE-4). After
-/// it was made, memory changes two members of a ban, `lifted` and `notes`: unless the edit changed
-/// them they are as in memory, so that an edited reason does not undo a lift.
+/// Merges a ban that an edit changed from `before` to `theirs` while memory holds `ours` (STATE-4).
+/// After a ban was made, memory changes only `lifted` and `notes`. Unless the edit changed these
+/// too, they stay as in memory, so that an edited reason does not undo a lift.
 pub(super) fn merge(before: &Ban, ours: &Ban, theirs: &Arc<Ban>) -> Arc<Ban> {
     let mut merged = Arc::clone(theirs);
     if theirs.lifted == before.lifted && ours.lifted != theirs.lifted {

@@ -1,4 +1,4 @@
-//! Which ban goes when the ledger is full (BAN-5, BAN-9).
+//! Which ban is dropped when the ledger is full (BAN-5, BAN-9).
 
 use std::collections::BTreeSet;
 
@@ -6,23 +6,24 @@ use weir_shared::ban::{Ban, Expiry};
 
 use super::document::BanKey;
 
-/// Who may be dropped, by end: [`DropOrder::first`] is the rule of BAN-5 and BAN-9. Ties go to the
-/// lower netblock.
+/// The bans that may be dropped, in order: [`DropOrder::first`] is the rule of BAN-5 and BAN-9. Of
+/// equal ones the lower netblock is dropped first.
 #[derive(Default)]
 pub(crate) struct DropOrder {
-    /// Lifted ones, by the moment they stopped refusing.
+    /// Lifted bans, by the time they stopped refusing.
     lifted: BTreeSet<(u64, BanKey)>,
-    /// Automatic ones that are not permanent.
+    /// Automatic bans that are not permanent, by their end.
     automatic: BTreeSet<(u64, BanKey)>,
-    /// Automatic ones that are permanent, by their beginning.
+    /// Permanent automatic bans, by their start.
     permanent: BTreeSet<(u64, BanKey)>,
-    /// Others that are not permanent: droppable only once they ended.
+    /// Other bans that are not permanent, by their end: they may be dropped only once they have
+    /// ended.
     kept: BTreeSet<(u64, BanKey)>,
 }
 
 impl DropOrder {
-    /// The next to go: the ended or lifted one with the oldest end, else the automatic one that
-    /// ends soonest, else the oldest automatic one that is permanent.
+    /// The next ban to drop: the ended or lifted one with the oldest end, else the automatic one
+    /// that ends soonest, else the oldest permanent automatic one.
     pub(crate) fn first(&self, now_ms: u64) -> Option<BanKey> {
         let ended = |set: &BTreeSet<(u64, BanKey)>| {
             set.first().filter(|(end_ms, _)| *end_ms <= now_ms).copied()
@@ -52,7 +53,7 @@ impl DropOrder {
         }
     }
 
-    /// Where a ban stands; nowhere if somebody made it permanent.
+    /// The set and the position of a ban; none if a person made it permanent.
     fn place(&mut self, ban: &Ban) -> Option<(&mut BTreeSet<(u64, BanKey)>, u64)> {
         let end_ms = ban.ban_expires.end_ms();
         match (ban.lifted, ban.ban_expires) {

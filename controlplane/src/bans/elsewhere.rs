@@ -1,4 +1,4 @@
-//! Bans of other instances of the fleet, and what their counts lead to here.
+//! Bans of other instances of the fleet, and the effect of their counts on this one.
 
 use std::sync::Arc;
 
@@ -10,18 +10,19 @@ use super::document::BanKey;
 use super::{Bans, too_wide};
 
 impl Bans {
-    /// So many instances of the fleet live. Says whether what they count holds (FLEET-27).
+    /// Sets the number of live instances of the fleet, and returns whether their counts are used
+    /// (FLEET-27).
     pub(crate) fn heeds_others(&mut self, instances: u64, now: Now) -> bool {
         self.instances = instances;
         self.breaker.heeds(now)
     }
 
-    /// Bans so far that only the counts of other instances have made.
+    /// Bans since the start that only the counts of other instances have made.
     pub(crate) fn made_by_others(&self) -> u64 {
         self.breaker.decisive()
     }
 
-    /// How far the clock of this instance is ahead of that of its fleet, by which bans are written
+    /// Sets how far this instance's clock is ahead of the fleet's time, by which bans are written
     /// (FLEET-22).
     pub(crate) fn set_ahead(&mut self, ahead_ms: i64) {
         if self.ahead_ms != ahead_ms {
@@ -30,13 +31,12 @@ impl Bans {
         }
     }
 
-    /// The time by which bans are written.
+    /// The fleet's time, in milliseconds since 1970, by which bans are written.
     pub(crate) fn ms(&self, now: Now) -> u64 {
         now.wall_ms.saturating_add_signed(-self.ahead_ms)
     }
 
-    /// Why a ban that another instance brings into force covers more than an edit may without a
-    /// word (FLEET-24).
+    /// Why a ban from another instance is wider than an edit may be without an alert (FLEET-24).
     pub(crate) fn too_wide_from_elsewhere(
         &self,
         key: BanKey,
@@ -51,8 +51,8 @@ impl Bans {
         too_wide::width(ban.netblock)
     }
 
-    /// Holds what the fleet has under this key, or nothing (FLEET-11). False where there is no
-    /// place for it. In force with the next [`Bans::publish`].
+    /// Takes the fleet's ban of this key, or its absence (FLEET-11). False if there is no room for
+    /// it. In force with the next [`Bans::publish`].
     pub(crate) fn take_in(&mut self, key: BanKey, ban: Option<Arc<Ban>>, now: Now) -> bool {
         if let Some(ban) = &ban
             && self.ledger.ban(key).is_none()
@@ -75,8 +75,9 @@ impl Bans {
         self.ledger.take_in(key, ban, now_ms)
     }
 
-    /// Holds what others have banned of verified crawlers back, and nothing more of those that are
-    /// none any more (CRAWL-4). In force with the next [`Bans::publish`].
+    /// Keeps automatic bans of other instances out of force while they cover a verified crawler,
+    /// and puts them into force once it is none any more (CRAWL-4). In force with the next
+    /// [`Bans::publish`].
     pub(crate) fn spare_crawlers(&mut self) {
         let changes = self.spared.crawler_changes();
         if self.crawler_changes != changes {
@@ -86,8 +87,8 @@ impl Bans {
         }
     }
 
-    /// A ban that another instance has made by itself resets its client here (FLEET-9), once it is
-    /// published. One that is observed there resets nothing where bans are in force (FLEET-20).
+    /// Notes that an automatic ban of another instance must reset its client here (FLEET-9), once
+    /// it is published. In enforce mode a ban that is observed there resets nothing (FLEET-20).
     fn reset_with_others(&mut self, ban: &Ban, key: BanKey) {
         let is_automatic = ban.origin().by == DecidedBy::Service;
         let counts = self.settings.observe || !ban.observed;

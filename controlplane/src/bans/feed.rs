@@ -1,9 +1,9 @@
-//! Changes of the ledger for those who follow them (CONTROL-10): `GET /v1/bans/stream`.
+//! The stream of the ledger's changes (CONTROL-10): `GET /v1/bans/stream`.
 //!
-//! The last changes are kept in a ring with their numbers. Whoever follows reads from the ring at
-//! his own pace; what he has not read when the ring comes round is lost to him, and he is told to
-//! list again. So nobody holds up the control loop, and memory is bounded. A cursor is a number and
-//! the process that gave it: after a restart everybody lists again.
+//! The last changes are kept in a ring with their numbers. Each follower reads from the ring at its
+//! own pace. A follower that is too slow misses the changes that were overwritten, and is told to
+//! list again. So no follower holds up the control loop, and memory is bounded. A cursor is a
+//! number and the process that gave it: after a restart every follower lists again.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,18 +21,19 @@ use weir_shared::units::Time;
 
 use super::ledger::changes::{Happened, LedgerChange};
 
-/// Changes that are kept for those who are behind.
+/// Changes that are kept for slow followers.
 pub(crate) const KEPT: usize = 8192;
-/// Those who may follow at the same time.
+/// The most followers at the same time.
 const MAX_FOLLOWERS: usize = 8;
-/// Changes that are written as one piece.
+/// The most changes in one piece of the response.
 const PIECE: usize = 64;
 /// Pieces that may wait for one connection.
 const QUEUE: usize = 2;
-/// How often it is looked whether somebody for whom there is nothing is still there.
+/// How often an idle follower's connection is checked.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Where somebody stands: the process that says so, and the last change that he knows.
+/// The position of a follower: the process that gave it, and the last change that the follower
+/// knows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Cursor {
     process: u64,
@@ -40,7 +41,7 @@ pub(crate) struct Cursor {
 }
 
 impl Cursor {
-    /// Reads what [`Feed::cursor`] was written as.
+    /// Parses the text of a cursor.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (process, number) = text.split_once('-')?;
         Some(Self {
@@ -59,13 +60,13 @@ impl std::fmt::Display for Cursor {
 /// The last changes.
 pub(crate) struct Feed {
     ring: Mutex<Ring>,
-    /// The number of the newest change, for those who wait for it.
+    /// The number of the newest change, which followers watch.
     newest: watch::Sender<u64>,
 }
 
 #[derive(Default)]
 struct Ring {
-    /// What tells the cursors of this process from those of others.
+    /// The number of this process in its cursors.
     process: u64,
     /// At most [`KEPT`], with the numbers up to `newest`.
     changes: VecDeque<LedgerChange>,
@@ -81,24 +82,24 @@ impl Default for Feed {
     }
 }
 
-/// As many follow as may.
+/// The error that no further follower is allowed.
 #[derive(Debug)]
 pub(crate) struct TooManyFollow {
-    /// How many that is.
+    /// The most followers.
     pub(crate) most: usize,
 }
 
-/// What is next for somebody who follows.
+/// The next item for a follower.
 enum Next {
     /// Lines of JSON, and the last change in them.
     Lines(Bytes, u64),
-    /// He knows everything.
+    /// The follower knows every change.
     Nothing,
-    /// What comes next is not kept any more.
+    /// The next change is no longer kept.
     Lost,
 }
 
-/// A change as it is told.
+/// A line of the stream.
 #[derive(Serialize)]
 struct Told<'a> {
     event: &'static str,
@@ -111,12 +112,12 @@ struct Told<'a> {
 }
 
 impl Feed {
-    /// Begins, in the process that was started at this moment.
+    /// Starts the numbering, for a process that was started at this time.
     pub(crate) fn begin(&self, started_ms: u64) {
         self.ring().process = started_ms;
     }
 
-    /// Takes in what changed. Waits for nobody.
+    /// Appends changes. Never blocks.
     pub(crate) fn offer(&self, changes: &[LedgerChange]) {
         if changes.is_empty() {
             return;
@@ -134,7 +135,7 @@ impl Feed {
         self.newest.send_replace(newest);
     }
 
-    /// Changes may have been lost: whoever follows is told to list again.
+    /// Tells every follower to list again, because changes may have been lost.
     pub(crate) fn lose(&self) {
         let mut ring = self.ring();
         ring.changes.clear();
@@ -144,7 +145,7 @@ impl Feed {
         self.newest.send_replace(newest);
     }
 
-    /// From where on a list of all bans, as they are now, is to be followed.
+    /// The cursor from which a follower continues after a list of all bans made now.
     pub(crate) fn cursor(&self) -> Cursor {
         let ring = self.ring();
         Cursor {
@@ -153,8 +154,8 @@ impl Feed {
         }
     }
 
-    /// Follows the changes after this cursor, or from now on, until whoever follows is gone or too
-    /// slow. To be called on a runtime.
+    /// Streams the changes after this cursor, or from now on, until the follower is gone or too
+    /// slow. Must be called on a runtime.
     ///
     /// # Errors
     /// [`TooManyFollow`]
@@ -177,7 +178,7 @@ impl Feed {
         Ok(receiver)
     }
 
-    /// Tells what comes after the change that is known; none was given by another process.
+    /// Sends the changes after `known`; none if the cursor is from another process.
     async fn tell(
         self: Arc<Self>,
         known: Option<u64>,
@@ -192,7 +193,7 @@ impl Feed {
         loop {
             match self.next(known) {
                 Next::Lines(piece, last) => {
-                    // A slow reader is waited for here, and the ring goes on without him.
+                    // Waits for a slow reader; the ring goes on meanwhile.
                     if lines.send(piece).await.is_err() {
                         return;
                     }
@@ -224,7 +225,7 @@ impl Feed {
         let changes = ring.changes.iter().skip(skipped).take(PIECE);
         let changes: Vec<LedgerChange> = changes.cloned().collect();
         let process = ring.process;
-        // They are written as text without the lock.
+        // Serialized without the lock.
         drop(ring);
         if changes.is_empty() {
             return Next::Nothing;
@@ -241,7 +242,7 @@ impl Feed {
                 ban_started: change.key.ban_started,
                 origin: change.key.origin,
             };
-            // A ban was read from JSON, or made of text: it can be written.
+            // Cannot fail: a ban was read from JSON or made of text.
             let _ = serde_json::to_writer(&mut text, &told);
             text.push(b'\n');
         }
@@ -249,7 +250,7 @@ impl Feed {
     }
 
     fn ring(&self) -> MutexGuard<'_, Ring> {
-        // Nothing panics while it is held; should it, the changes are changes all the same.
+        // Nothing panics while the lock is held; even then the changes would be valid.
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! Bans in the journal of bans.json (STATE-10): what a line says, and the bans that a start finds.
+//! The journal of bans.json (STATE-10): its lines, and how a start replays them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use crate::state::journal::{Journal, Line};
 
 /// bans.journal
 pub(crate) type BanJournal = Journal<Arc<Ban>, BanKey>;
-/// A line of it.
+/// A line of bans.journal.
 pub(crate) type BanLine = Line<Arc<Ban>, BanKey>;
 
-/// What memory held at the end of the process before: what it wrote last, changed by the lines
-/// behind that, and then by an edit of the file, as a running service takes it in (STATE-4).
+/// The bans that memory held at the end of the previous process: its last document, changed by the
+/// journal lines after it. An edit of the file is then applied as in a running service (STATE-4).
 pub(crate) fn replay(
     written: Vec<Arc<Ban>>,
     lines: Vec<BanLine>,

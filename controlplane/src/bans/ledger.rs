@@ -1,9 +1,8 @@
-//! The ban ledger: every ban that is held, who may be banned next, and who goes when it is full
-//! (BAN-1..5).
+//! The ban ledger: holds every ban, decides which bans may be made, and which one is dropped when
+//! it is full (BAN-1..5).
 //!
-//! Plain structs on one thread; time is an argument. It keeps the index that the data plane reads
-//! up to date, but leaves handing it out to `publish.rs`, and files, logs and the client table to
-//! the control loop.
+//! Plain structs on one thread; time is an argument. The ledger keeps the index for the data plane
+//! up to date; `publish.rs` publishes it. Files, logs and the client table are the control loop's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -38,47 +37,49 @@ pub(crate) struct Ledger {
     settings: LedgerSettings,
     /// At most [`LedgerSettings::max_bans`].
     bans: BTreeMap<BanKey, Arc<Ban>>,
-    /// Who may be dropped, in three orders. None of them depends on the time, so no step is needed
-    /// when a ban ends, and a clock that is set back cannot leave a ban in the wrong one.
+    /// The bans that may be dropped, in several orders. None depends on the current time, so the
+    /// end of a ban needs no step, and a clock that is set back leaves no ban in the wrong order.
     order: DropOrder,
-    /// What the data plane is to see.
+    /// The index of bans for the data plane.
     index: BanIndex,
-    /// Whether [`Ledger::index`] differs from what was last taken.
+    /// Whether [`Ledger::index`] has changed since it was last taken.
     index_changed: bool,
-    /// While many bans change at once: the netblocks that were touched. Each is indexed once, at
-    /// the end: many bans of one netblock would otherwise be looked at again for each of them.
+    /// While many bans change at once: the netblocks that changed. Each is indexed once at the end;
+    /// otherwise all bans of a netblock would be looked at for each change.
     touched: Option<BTreeSet<Netblock>>,
-    /// Bans that were looked at for the index.
+    /// For tests: how many bans were looked at for the index.
     #[cfg(test)]
     looks: usize,
-    /// How often all bans were gathered.
+    /// For tests: how often all bans were gathered.
     #[cfg(test)]
     pub(crate) gathered: std::cell::Cell<usize>,
     /// Bans made since the start, by position in [`Cause::ALL`].
     made: [u64; Cause::ALL.len()],
-    /// Bans dropped for the bound since the start.
+    /// Bans dropped for `max_bans` since the start.
     dropped: u64,
-    /// Those of them that are still to be logged.
+    /// Dropped bans that are still to be logged.
     fresh_drops: Vec<Arc<Ban>>,
-    /// Bans that changed since this was last asked.
+    /// Changes since they were last taken.
     changed: Changed,
-    /// Who is trusted here: what others ban of them is held, and not in force (FLEET-24).
+    /// The trusted proxies: bans by other instances that cover one are held, and not in force
+    /// (FLEET-24).
     trusted: Vec<Netblock>,
-    /// Verified crawlers of the last day: what others ban of them by themselves likewise (CRAWL-4).
+    /// Verified crawlers of the last day: automatic bans by other instances that cover one are not
+    /// in force either (CRAWL-4).
     crawlers: BTreeSet<Client>,
 }
 
-/// The settings that the ledger obeys.
+/// The settings of the ledger.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LedgerSettings {
     /// How long bans last.
     pub(crate) policy: Policy,
-    /// What the netblock of a client is.
+    /// The width of a client's netblock.
     pub(crate) prefixes: PrefixLengths,
     /// `WAF_MAX_BANS`
     pub(crate) max_bans: usize,
-    /// Observe mode: bans made are observed ones, and observed ones count. In enforce mode observed
-    /// bans neither refuse nor stand in the way of a ban nor escalate (CHECK-3).
+    /// Observe mode: new bans are observed ones, and observed bans count. In enforce mode an
+    /// observed ban neither refuses, nor prevents another ban, nor escalates (CHECK-3).
     pub(crate) observe: bool,
 }
 
@@ -93,16 +94,16 @@ impl From<&Settings> for LedgerSettings {
     }
 }
 
-/// What became of a limit that was exceeded.
+/// The outcome of an exceeded limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum BanOutcome {
     /// A ban was made.
     Banned(BanKey),
-    /// The netblock, which was to be banned, is banned already (BAN-2).
+    /// The netblock is banned already (BAN-2).
     Already(Netblock),
     /// Every ban held is one that may not be dropped (BAN-5).
     Full,
-    /// The ban would cover somebody whom the service does not ban by itself (ALIVE-5).
+    /// The ban would cover a client that the service never bans by itself (ALIVE-5).
     Spared,
 }
 
@@ -111,13 +112,13 @@ pub(crate) enum BanOutcome {
 pub(crate) struct AdminBan {
     /// What is banned.
     pub(crate) netblock: Netblock,
-    /// Whom the administrator named, if a client.
+    /// The client that the administrator named, if it was one.
     pub(crate) client: Option<Client>,
     /// How long; none is permanent.
     pub(crate) duration: Option<Duration>,
     /// Why.
     pub(crate) reason: String,
-    /// Whether that is meant, whomever it covers.
+    /// The administrator confirms the ban, whomever it covers.
     pub(crate) force: bool,
 }
 
@@ -129,9 +130,8 @@ impl Ledger {
     /// Takes in what bans.json held at the start.
     ///
     /// # Errors
-    /// How many bans there are that may not be dropped, if that is more than `WAF_MAX_BANS`:
-    /// neither the bound nor an administrator's ban is given up for the other, the operator
-    /// decides.
+    /// The number of undroppable bans, if that exceeds `WAF_MAX_BANS`. The start fails then:
+    /// neither the bound nor an administrator's ban is given up, the operator decides.
     pub(crate) fn new(
         settings: LedgerSettings,
         bans: Vec<Arc<Ban>>,
@@ -167,7 +167,7 @@ impl Ledger {
         Ok(ledger)
     }
 
-    /// Whether all that may not be dropped would fit under these settings.
+    /// Whether all undroppable bans would fit under these settings.
     ///
     /// # Errors
     /// As [`Ledger::new`].
@@ -178,8 +178,8 @@ impl Ledger {
         Self::new(settings, self.bans.values().cloned().collect(), now_ms).map(drop)
     }
 
-    /// Obeys these settings from now on: bans that no longer fit are dropped, and with another mode
-    /// other bans matter (CHECK-3).
+    /// Applies these settings: bans that no longer fit are dropped, and another mode changes which
+    /// bans count (CHECK-3).
     pub(crate) fn take_settings(&mut self, settings: LedgerSettings, now_ms: u64) {
         let other_mode = settings.observe != self.settings.observe;
         self.settings = settings;
@@ -187,15 +187,15 @@ impl Ledger {
             self.rebuild();
         }
         while self.bans.len() > settings.max_bans {
-            // An administrator may have made more meanwhile: they stay.
+            // An administrator may have made more bans since the check: they stay.
             if self.drop_one(now_ms).is_err() {
                 break;
             }
         }
     }
 
-    /// Bans the netblock of a client that broke a limit, or the client alone, unless that is banned
-    /// already (BAN-1, BAN-2).
+    /// Bans the netblock of a client that exceeded a limit, or the client alone, unless it is
+    /// banned already (BAN-1, BAN-2).
     pub(crate) fn ban_for(
         &mut self,
         exceeded: &LimitExceeded,
@@ -206,7 +206,7 @@ impl Ledger {
         if self.is_banned(exceeded, netblock, now_ms) {
             return BanOutcome::Already(netblock);
         }
-        // Asked before room is made: the ban that escalation needs may be the one that is dropped.
+        // Looked up before room is made: the ban that escalation needs may be the dropped one.
         let last = self.index.last_ended(netblock, at_ms);
         if self.make_room(now_ms).is_err() {
             return BanOutcome::Full;
@@ -239,9 +239,8 @@ impl Ledger {
         }
     }
 
-    /// Adds the circumstances to a ban. They are gathered after the ban was published: counting a
-    /// netblock's requests walks the client table, and no one should slip through meanwhile
-    /// (BAN-8).
+    /// Adds notes to a ban. They are gathered after the ban was published: counting a netblock's
+    /// requests walks the client table, and no request may pass meanwhile (BAN-8).
     pub(crate) fn note(&mut self, key: BanKey, notes: Notes) {
         if let Some(ban) = self.bans.get_mut(&key) {
             Arc::make_mut(ban).notes = Some(notes);
@@ -249,8 +248,8 @@ impl Ledger {
         }
     }
 
-    /// Makes an administrator's ban, even while another lasts (BAN-3). In observe mode it is an
-    /// observed one like every ban that is made there (CHECK-3).
+    /// Makes an administrator's ban, even while another one is active (BAN-3). In observe mode it
+    /// is an observed ban, like every ban made there (CHECK-3).
     ///
     /// # Errors
     /// [`Full`], which becomes 409.
@@ -282,13 +281,13 @@ impl Ledger {
         ban
     }
 
-    /// Lifts every active ban that covers the client, observed ones too; gives them as they are
-    /// now, oldest first.
+    /// Lifts every active ban that covers the client, observed ones too, and returns them lifted,
+    /// oldest first.
     pub(crate) fn lift(&mut self, client: Client, now_ms: u64) -> Vec<Arc<Ban>> {
         self.lift_where(now_ms, |netblock| netblock.covers_client(client))
     }
 
-    /// The same of those of exactly this netblock.
+    /// Lifts every active ban of exactly this netblock, likewise.
     pub(crate) fn lift_netblock(&mut self, netblock: Netblock, now_ms: u64) -> Vec<Arc<Ban>> {
         self.lift_where(now_ms, |banned| banned == netblock)
     }
@@ -312,9 +311,9 @@ impl Ledger {
         oldest_first(lifted.into_iter().map(|(_, ban)| ban).collect())
     }
 
-    /// Takes in an edit of bans.json (STATE-3, STATE-4). What is taken out goes first, so that it
-    /// makes room for what is added. Returns how many entries were turned away because every ban
-    /// held is one that may not be dropped (BAN-5); they count as dropped.
+    /// Applies an edit of bans.json (STATE-3, STATE-4). Removals come first, so that they make room
+    /// for additions. Returns how many entries were rejected because no held ban may be dropped
+    /// (BAN-5); they count as dropped.
     pub(crate) fn edit(&mut self, changes: &[Change<BansFile>], now_ms: u64) -> usize {
         self.indexed_once(|ledger| ledger.edit_bans(changes, now_ms))
     }
@@ -355,12 +354,12 @@ impl Ledger {
         self.bans.len() < self.settings.max_bans || self.order.first(now_ms).is_some()
     }
 
-    /// The bans that were dropped since this was last asked, for the log.
+    /// The bans dropped since the last call, for the log.
     pub(crate) fn take_drops(&mut self) -> Vec<Arc<Ban>> {
         std::mem::take(&mut self.fresh_drops)
     }
 
-    /// Every change since this was last asked, by key.
+    /// The changes since the last call, by key.
     pub(crate) fn take_changes(&mut self) -> Vec<LedgerChange> {
         let change = |(key, happened)| LedgerChange {
             key,
@@ -370,12 +369,12 @@ impl Ledger {
         self.changed.take().map(change).collect()
     }
 
-    /// A copy of the index, if it changed since this was last asked.
+    /// A copy of the index, if it changed since the last call.
     pub(crate) fn take_index(&mut self) -> Option<BanIndex> {
         std::mem::take(&mut self.index_changed).then(|| self.index.clone())
     }
 
-    /// Works everything that follows from the bans out anew: a panic may have left it half changed.
+    /// Rebuilds everything that is derived from the bans: a panic may have left it half changed.
     pub(crate) fn rebuild(&mut self) {
         self.order = DropOrder::default();
         self.index = BanIndex::default();
@@ -388,7 +387,7 @@ impl Ledger {
         });
     }
 
-    /// Changes many bans, then indexes each netblock that was touched.
+    /// Changes many bans, then indexes each changed netblock once.
     fn indexed_once<T>(&mut self, change: impl FnOnce(&mut Self) -> T) -> T {
         self.touched = Some(BTreeSet::new());
         let outcome = change(self);
@@ -403,7 +402,7 @@ impl Ledger {
         (self.settings.observe || !ban.observed) && !self.spares(ban)
     }
 
-    /// Puts a ban in, in place of the one with the same key.
+    /// Inserts a ban, or replaces the one with the same key.
     fn insert(&mut self, key: BanKey, ban: Arc<Ban>, happened: Happened) {
         self.changed.note(key, happened);
         self.hold(key, ban);
@@ -454,7 +453,7 @@ impl Ledger {
         }
     }
 
-    /// Drops until one more fits.
+    /// Drops bans until one more fits.
     fn make_room(&mut self, now_ms: u64) -> Result<(), Full> {
         while self.bans.len() >= self.settings.max_bans {
             self.drop_one(now_ms)?;
@@ -470,8 +469,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// The key of a ban that is made now: no two bans of a netblock and an origin begin in the same
-    /// millisecond.
+    /// The key of a ban made now. No two bans of one netblock and one origin start in the same
+    /// millisecond, so this may be a later one.
     fn free_key(&self, netblock: Netblock, at_ms: u64, origin: BanOrigin) -> BanKey {
         let mut key = BanKey::new(netblock, at_ms, origin);
         while self.bans.contains_key(&key) {
@@ -489,8 +488,8 @@ impl Ledger {
     }
 }
 
-/// A ban with its key. The reading of the file fills in `ban_started` when it reads an entry;
-/// should one come without, it begins now.
+/// A ban with its key. The reader of the file fills in a missing `ban_started`; a ban that still
+/// lacks one starts now.
 fn keyed(mut ban: Arc<Ban>, now_ms: u64) -> (BanKey, Arc<Ban>) {
     if ban.ban_started.is_none() {
         Arc::make_mut(&mut ban).ban_started = Some(Time(now_ms));
@@ -498,7 +497,7 @@ fn keyed(mut ban: Arc<Ban>, now_ms: u64) -> (BanKey, Arc<Ban>) {
     (BanKey::of(&ban), ban)
 }
 
-/// The order of bans.json and of answers.
+/// Sorts bans in the order of bans.json and of answers.
 pub(crate) fn oldest_first(mut bans: Vec<Arc<Ban>>) -> Vec<Arc<Ban>> {
     bans.sort_by_key(|ban| (ban.ban_started, BanKey::of(ban)));
     bans

@@ -1,9 +1,9 @@
-//! Bans: an exceeded limit becomes a ban in the ledger, the ban is published, its circumstances are
-//! noted, and its client is reset.
+//! Bans: an exceeded limit becomes a ban in the ledger, the ban is published, its notes are
+//! gathered, and its client is reset.
 //!
-//! [`Bans`] is turned by the control loop and returns what happened: files and alerts are the
-//! loop's. How long a ban lasts is pure arithmetic and lies in [`weir_shared::escalation`], because
-//! both planes ask it.
+//! The control loop drives [`Bans`] and gets back what happened: files and alerts are the loop's.
+//! The length of a ban is pure arithmetic in [`weir_shared::escalation`], because both planes need
+//! it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -40,20 +40,19 @@ pub(crate) mod publish;
 mod starts;
 pub(crate) mod too_wide;
 
-/// The most exceeded limits that are made into bans before they are published: a flood of them must
-/// not delay the first.
+/// The most exceeded limits that become bans before one publication: a flood must not delay the
+/// first ban.
 pub(crate) const MAX_BATCH: usize = 1024;
 
-/// The most bans whose circumstances are gathered before exceeded limits are looked at again:
-/// counting the requests of a netblock walks the client table, and a storm of bans must not hold up
-/// the next one (BAN-8).
+/// The most bans whose notes are gathered before exceeded limits are looked at again: counting the
+/// requests of a netblock walks the client table, and a storm of bans must not delay the next ban
+/// (BAN-8).
 pub(crate) const MAX_NOTES_A_TURN: usize = 8;
 
-/// The most bans that wait for their circumstances; beyond it they go without the count of their
-/// netblock.
+/// The most bans that wait for their notes. Beyond it, notes lack the count of the netblock.
 const MAX_UNNOTED: usize = 4096;
 
-/// Which bans are meant.
+/// The bans that a lift addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Subject {
     /// All that cover this client.
@@ -62,35 +61,37 @@ pub enum Subject {
     Netblock(Netblock),
 }
 
-/// Every ban, and what leads to one.
+/// The ledger, its publisher, and the exceeded limits that lead to bans.
 pub(crate) struct Bans {
-    /// The settings that bans obey.
+    /// The settings of the ledger.
     settings: LedgerSettings,
     /// The bans themselves, at most `WAF_MAX_BANS`.
     ledger: Ledger,
-    /// Hands them to the data plane.
+    /// Publishes the ledger to the data plane.
     publisher: Publisher,
     /// Exceeded limits; the data plane bounds the channel.
     exceeded: Receiver<LimitExceeded>,
-    /// The data plane's clients: asked for circumstances, and reset once their ban is published.
+    /// The data plane's clients. Their counts go into notes; they are reset once their ban is
+    /// published.
     table: Arc<dyn ClientTable>,
-    /// Who is not banned by the service itself (ALIVE-5).
+    /// The clients that the service never bans by itself (ALIVE-5).
     spared: Arc<Spared>,
-    /// The change of its crawlers that the ledger knows.
+    /// The number of the last change of crawlers that the ledger knows.
     crawler_changes: u64,
-    /// Clients whose exceeded limits are being handled, at most [`MAX_BATCH`]: after a panic they
-    /// are released, or they would never be reported again.
+    /// Clients whose exceeded limits are being handled, at most [`MAX_BATCH`]. After a panic they
+    /// are reset, or the data plane would never report them again.
     in_hand: Vec<Client>,
-    /// Bans that are published and wait for their circumstances, at most [`MAX_UNNOTED`] and one
-    /// batch; their clients are reset afterwards.
+    /// Published bans that wait for their notes, at most [`MAX_UNNOTED`] and one batch. Their
+    /// clients are reset afterwards.
     unnoted: VecDeque<(LimitExceeded, BanKey)>,
-    /// Clients that other instances have banned, until that is published.
+    /// Clients of bans from other instances, to be reset once those are published.
     to_reset: Vec<(Client, BanKey)>,
-    /// Bounds the bans that only the counts of other instances make.
+    /// Bounds the bans that follow only from other instances' counts.
     breaker: Breaker,
-    /// Instances of the fleet that live.
+    /// The number of live instances of the fleet.
     instances: u64,
-    /// How far the clock is ahead of that by which bans are written, milliseconds (FLEET-22).
+    /// How far the clock is ahead of the fleet's time, by which bans are written, in milliseconds
+    /// (FLEET-22).
     ahead_ms: i64,
     /// Bounds the log lines about bans made.
     made_lines: LineLimit,
@@ -99,7 +100,7 @@ pub(crate) struct Bans {
 }
 
 impl Bans {
-    /// Takes in what bans.json held at the start and publishes it.
+    /// Takes the bans that a start has read, and publishes them.
     ///
     /// # Errors
     /// As [`Ledger::new`].
@@ -134,7 +135,7 @@ impl Bans {
         })
     }
 
-    /// Whether the bans that are held would fit under these settings.
+    /// Whether the held bans would fit under these settings.
     ///
     /// # Errors
     /// As [`Ledger::new`].
@@ -142,7 +143,7 @@ impl Bans {
         self.ledger.fit(settings, self.ms(now))
     }
 
-    /// Obeys these settings from now on, and publishes what that changes.
+    /// Applies these settings, and publishes the changes.
     pub(crate) fn take_settings(&mut self, settings: LedgerSettings, trusted: &NetSet, now: Now) {
         self.settings = settings;
         self.ledger.trust(self.spared.trusted_with(trusted));
@@ -152,22 +153,22 @@ impl Bans {
         self.log_drops();
     }
 
-    /// What changed since this was last asked.
+    /// The changes since the last call.
     pub(crate) fn take_changes(&mut self) -> Vec<LedgerChange> {
         self.ledger.take_changes()
     }
 
-    /// Every ban, to be read.
+    /// The ledger, read-only.
     pub(crate) fn ledger(&self) -> &Ledger {
         &self.ledger
     }
 
-    /// What the loop wakes for.
+    /// Adds the channel of exceeded limits to the loop's select.
     pub(crate) fn select<'a>(&'a self, select: &mut Select<'a>) {
         select.recv(&self.exceeded);
     }
 
-    /// Makes bans of exceeded limits, publishes them in one go, and only then resets the clients
+    /// Turns exceeded limits into bans, publishes them together, and only then resets their clients
     /// (LIMIT-6).
     pub(crate) fn take(&mut self, now: Now) {
         let batch = self.next_batch();
@@ -202,14 +203,14 @@ impl Bans {
     }
 
     fn ban_for(&mut self, exceeded: &LimitExceeded, now: Now) -> BanOutcome {
-        // A worker asks the same; a peer may have been noticed since.
+        // A worker has asked this as well; a forgotten proxy may have been noticed since.
         let (cause, scope) = (exceeded.offence.cause(), exceeded.offence.scope());
         let prefixes = self.settings.prefixes;
         let target = (self.spared).target(exceeded.client, cause, scope, prefixes);
         let Some(target) = target else {
             return BanOutcome::Spared;
         };
-        // Who is banned already costs nothing of what others may have banned (FLEET-27).
+        // A netblock that is banned already does not count toward the bound of FLEET-27.
         if is_decisive(exceeded) && !self.ledger.is_banned(exceeded, target, self.ms(now)) {
             let minute_ago = now.wall_ms.saturating_sub(60_000);
             let clients = || self.table.seen_since(minute_ago);
@@ -230,8 +231,7 @@ impl Bans {
                     batch.push(exceeded);
                 }
                 Err(TryRecvError::Empty) => break,
-                // A channel whose other end is gone is always ready; it would be asked without a
-                // pause.
+                // A disconnected channel is always ready: it would wake the loop without a pause.
                 Err(TryRecvError::Disconnected) => {
                     self.exceeded = never();
                     break;
@@ -246,27 +246,27 @@ impl Bans {
         !self.exceeded.is_empty()
     }
 
-    /// Whether bans wait for their circumstances.
+    /// Whether bans wait for their notes.
     pub(crate) fn has_unnoted(&self) -> bool {
         !self.unnoted.is_empty()
     }
 
-    /// How many bans one turn notes. Those beyond the bound cost little, and all of them go: the
-    /// queue stays bounded.
+    /// How many bans get their notes in one turn. All bans beyond [`MAX_UNNOTED`] do: their notes
+    /// are cheap, and the queue stays bounded.
     pub(crate) fn notes_a_turn(&self) -> usize {
         let beyond = self.unnoted.len().saturating_sub(MAX_UNNOTED);
         MAX_NOTES_A_TURN.max(beyond)
     }
 
-    /// Gathers the circumstances of the next ban that was published, then resets its client.
-    /// Returns the ban as it is now; none where no ban waits.
+    /// Gathers the notes of the next published ban, then resets its client. Returns the ban with
+    /// its notes; none if no ban waits.
     pub(crate) fn note_next(&mut self, now: Now) -> Option<Arc<Ban>> {
         loop {
             let crowded = self.unnoted.len() > MAX_UNNOTED;
             let (exceeded, key) = self.unnoted.pop_front()?;
             let client = exceeded.client;
             self.in_hand.push(client);
-            // A ban that was dropped meanwhile needs none.
+            // A ban that was dropped meanwhile needs no notes.
             if self.ledger.ban(key).is_some() {
                 let notes = self.notes(exceeded, key.netblock, crowded, now);
                 self.ledger.note(key, notes);
@@ -281,8 +281,7 @@ impl Bans {
         }
     }
 
-    /// The circumstances of a ban (BAN-4). The client is not reset yet, so its own requests are
-    /// among those counted.
+    /// The notes of a ban (BAN-4). The client is not reset yet, so its own requests are counted.
     fn notes(&self, exceeded: LimitExceeded, netblock: Netblock, crowded: bool, now: Now) -> Notes {
         let (limit, rule) = match &exceeded.offence {
             Offence::Limit {
@@ -294,7 +293,7 @@ impl Bans {
             Offence::Application(_) => (None, None),
         };
         let quota = rule.and_then(|(_, quota)| quota);
-        // A trap has no window, and what a second holds is gone before it could be counted.
+        // A trap has no window, and a window of a second is over before it could be counted.
         let span = limit.map(|(kind, ..)| kind.span());
         let span = span.or(quota.and_then(|quota| quota.span.of_clients()));
         let requests = |span| self.table.netblock_requests(netblock, span, now.wall_ms);
@@ -326,8 +325,8 @@ impl Bans {
         }
     }
 
-    /// Makes an administrator's ban. It is in force with the next [`Bans::publish`], and nobody is
-    /// to be answered before that.
+    /// Makes an administrator's ban. The ban is in force with the next [`Bans::publish`]; the
+    /// request must not be answered before that.
     ///
     /// # Errors
     /// As [`Ledger::add`].
@@ -340,8 +339,7 @@ impl Bans {
         Ok(ban)
     }
 
-    /// Takes many bans in, all or none. In force with the next [`Bans::publish`], as with
-    /// [`Bans::add`].
+    /// Imports many bans, all or none. They are in force with the next [`Bans::publish`].
     ///
     /// # Errors
     /// As [`Ledger::import`].
@@ -357,8 +355,8 @@ impl Bans {
         Ok(imported)
     }
 
-    /// Lifts every active ban that is meant and returns them. In force with the next
-    /// [`Bans::publish`], as with [`Bans::add`].
+    /// Lifts the active bans of `subject` and returns them. In force with the next
+    /// [`Bans::publish`].
     pub(crate) fn lift(&mut self, subject: Subject, now: Now) -> Vec<Arc<Ban>> {
         let now_ms = self.ms(now);
         match subject {
@@ -375,7 +373,7 @@ impl Bans {
         }
     }
 
-    /// Brings an edit of bans.json into force.
+    /// Applies an edit of bans.json.
     pub(crate) fn edit(&mut self, changes: &[Change<BansFile>], now: Now) {
         let refused = self.ledger.edit(changes, self.ms(now));
         self.publish(now);
@@ -389,7 +387,7 @@ impl Bans {
         self.log_drops();
     }
 
-    /// Publishes what changed, if anything did. Called in every turn.
+    /// Publishes the changes, if there are any. Called in every turn.
     pub(crate) fn publish(&mut self, now: Now) {
         let now_ms = self.ms(now);
         self.publisher.publish(&mut self.ledger, now_ms);
@@ -400,14 +398,14 @@ impl Bans {
         }
     }
 
-    /// Publishes other rules, with the bans as they stand.
+    /// Publishes new rules, with the bans as they are.
     pub(crate) fn publish_rules(&mut self, rules: Arc<RuleSet>) {
         let remembers_after = rules.remembers_after();
         self.publisher.publish_rules(rules);
         self.table.remember_after(remembers_after);
     }
 
-    /// Logs how many lines the last minute held back, once it is over.
+    /// Logs how many lines were held back in the last minute, once it is over.
     pub(crate) fn log_held_back(&mut self, now: Now) {
         if let Some(rest) = self.made_lines.turn(now.wall_ms) {
             tracing::warn!("{rest} further bans were made in the last minute");
@@ -419,7 +417,7 @@ impl Bans {
         }
     }
 
-    /// After a panic: works everything that follows from the bans out anew and releases the clients
+    /// After a panic: rebuilds everything that is derived from the bans, and resets the clients
     /// that were being handled.
     pub(crate) fn recover(&mut self, now: Now) {
         self.ledger.rebuild();
@@ -429,7 +427,7 @@ impl Bans {
         }
     }
 
-    /// Logs every ban that was dropped for the bound.
+    /// Logs every ban that was dropped for `WAF_MAX_BANS`.
     fn log_drops(&mut self) {
         for ban in self.ledger.take_drops() {
             if self.dropped_lines.allow() {

@@ -1,6 +1,6 @@
-//! How bans reach the data plane: one immutable snapshot, swapped whole.
+//! Publishes bans to the data plane: one immutable snapshot, swapped as a whole.
 //!
-//! The index is copied only when it changed, so that a change of `can_ban` alone costs nothing.
+//! The index is copied only if it changed, so that a change of `can_ban` alone costs nothing.
 
 use std::sync::Arc;
 
@@ -10,19 +10,19 @@ use weir_shared::snapshot::{BanIndex, Snapshot};
 
 use super::ledger::Ledger;
 
-/// Publishes the ledger, one generation after the other.
+/// Publishes the ledger as numbered generations.
 pub(crate) struct Publisher {
     snapshots: Arc<ArcSwap<Snapshot>>,
     generation: u64,
     bans: Arc<BanIndex>,
     can_ban: bool,
     rules: Arc<RuleSet>,
-    /// How far the clock of the data plane is ahead of that of the ledger, milliseconds (FLEET-22).
+    /// How far the data plane's clock is ahead of the ledger's time, in milliseconds (FLEET-22).
     ahead_ms: i64,
 }
 
 impl Publisher {
-    /// Publishes the ledger as it stands.
+    /// Publishes the ledger as it is.
     pub(crate) fn new(snapshots: Arc<ArcSwap<Snapshot>>, ledger: &mut Ledger, now_ms: u64) -> Self {
         let before = snapshots.load_full();
         let mut publisher = Self {
@@ -39,7 +39,7 @@ impl Publisher {
         publisher
     }
 
-    /// Publishes what changed, if anything did.
+    /// Publishes the changes, if there are any.
     ///
     /// Once it returns, a request that loads the snapshot sees every ban of the ledger: only now
     /// may the counters of their clients be reset (LIMIT-6).
@@ -56,20 +56,20 @@ impl Publisher {
         self.store();
     }
 
-    /// From now on the clock of the data plane is so far ahead.
+    /// Sets how far the data plane's clock is ahead.
     pub(crate) fn set_ahead(&mut self, ahead_ms: i64) {
         self.ahead_ms = ahead_ms;
         self.bans = Arc::new(BanIndex::clone(&self.bans).seen_ahead(ahead_ms));
         self.store();
     }
 
-    /// Publishes other rules.
+    /// Publishes new rules.
     pub(crate) fn publish_rules(&mut self, rules: Arc<RuleSet>) {
         self.rules = rules;
         self.store();
     }
 
-    /// The generation that every request reads now.
+    /// The generation that requests read now.
     pub(crate) fn generation(&self) -> u64 {
         self.generation
     }

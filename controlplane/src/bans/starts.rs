@@ -1,23 +1,23 @@
-//! Starts of bans: no two bans of a netblock and an origin begin in the same millisecond.
+//! Unique starts of bans: no two bans of one netblock and one origin start in the same millisecond.
 //!
-//! A document may have many entries of one netblock and one start. Each gets the next millisecond
-//! that is free, and what was passed on the way to it is not tried again for the next entry.
+//! A document may have many entries of one netblock and one start. Each gets the next free
+//! millisecond. Milliseconds that one search found taken are skipped by the next search.
 
 use std::collections::HashMap;
 
 use weir_shared::ban_origin::BanOrigin;
 use weir_shared::netblock::Netblock;
 
-/// Whose bans differ in their start.
+/// The bans of one netblock and one origin have distinct starts.
 pub(super) type Whose = (Netblock, BanOrigin);
 
 /// The starts that are taken while a document is read.
 #[derive(Default)]
 pub(super) struct Starts {
-    /// Of each one that is taken, a later one from which on the search goes on. They are a forest
-    /// whose roots are free; each search makes the paths that it went shorter.
+    /// For each taken start, a later one at which the search continues. These form a forest whose
+    /// roots are free (a union-find); each search shortens the paths that it went.
     taken: HashMap<(Whose, u64), u64>,
-    /// Starts that were looked at.
+    /// For tests: how many starts were looked at.
     #[cfg(test)]
     tries: usize,
 }
@@ -31,8 +31,8 @@ impl Starts {
         }
     }
 
-    /// Takes this start, unless it is taken. Entries with a start of their own come first: a search
-    /// counts what is held elsewhere as taken.
+    /// Takes this start, unless it is taken. Entries with a start of their own must come first: a
+    /// search counts starts of held bans as taken.
     pub(super) fn take(&mut self, whose: Whose, at_ms: u64) -> bool {
         let next = self.taken.len();
         self.taken
@@ -45,8 +45,8 @@ impl Starts {
         self.taken.contains_key(&(whose, at_ms))
     }
 
-    /// Takes the first start from `from_ms` on that is free, and is not held elsewhere. What is
-    /// held now is held until the document is read.
+    /// Takes the first free start from `from_ms` on that `is_held` does not reject. Held starts
+    /// must not change until the document is read.
     pub(super) fn take_free(
         &mut self,
         whose: Whose,
@@ -58,7 +58,7 @@ impl Starts {
         at_ms
     }
 
-    /// The same, without taking it.
+    /// Finds the same start without taking it.
     pub(super) fn first_free(
         &mut self,
         whose: Whose,

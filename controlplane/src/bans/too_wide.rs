@@ -1,5 +1,5 @@
-//! Netblocks that an administrator bans only with `"force": true` (ADMIN-2, ALIVE-5): a slip that
-//! would shut out everyone, the load balancer with everyone behind it, or himself.
+//! Netblocks that an administrator bans only with `"force": true` (ADMIN-2, ALIVE-5): a mistake
+//! could shut out everyone, a load balancer with all clients behind it, or the administrator.
 
 use ipnet::IpNet;
 use serde_json::Value;
@@ -15,8 +15,8 @@ use crate::state::Change;
 const WIDEST_V4: u8 = 8;
 const WIDEST_V6: u8 = 16;
 
-/// Why a ban of this netblock needs force; none if it does not. `asker` is the client of the very
-/// request, if there is one.
+/// Why a ban of this netblock needs force; none if it does not. `asker` is the client that sends
+/// the request, if it is known.
 pub(crate) fn too_wide(
     netblock: Netblock,
     spared: &Spared,
@@ -42,7 +42,7 @@ pub(crate) fn too_wide(
         .map(|_| format!("{netblock} covers the client that sends this request"))
 }
 
-/// Why this netblock is too wide to be meant, whomever it covers; none if it is not.
+/// Why this netblock is so wide that it may be a mistake, whomever it covers; none if it is not.
 pub(crate) fn width(netblock: Netblock) -> Option<String> {
     let net = netblock.net();
     let (widest, family) = match net {
@@ -55,8 +55,8 @@ pub(crate) fn width(netblock: Netblock) -> Option<String> {
     (net.prefix_len() < widest).then(|| format!("{netblock} is wider than an {family} /{widest}"))
 }
 
-/// Whether another instance has made a ban by itself that this one would have made narrower
-/// (FLEET-24).
+/// Whether this is an automatic ban of another instance, wider than this instance would have made
+/// it (FLEET-24).
 pub(crate) fn is_wider_than_own(ban: &Ban, prefixes: PrefixLengths) -> bool {
     let net = ban.netblock.net();
     let own = match net {
@@ -66,12 +66,12 @@ pub(crate) fn is_wider_than_own(ban: &Ban, prefixes: PrefixLengths) -> bool {
     ban.origin().is_automatic() && net.prefix_len() < own
 }
 
-/// Whether the entry says that its width is meant.
+/// Whether the entry has `"force": true`.
 pub(crate) fn is_forced(ban: &Ban) -> bool {
     ban.unknown.get("force") == Some(&Value::Bool(true))
 }
 
-/// The bans that an edit brings into force although they need force and lack `"force": true`, each
+/// The bans that an edit puts into force although they need force and lack `"force": true`, each
 /// with the reason.
 pub(crate) fn of_edit<'a>(
     changes: &'a [Change<BansFile>],

@@ -1,4 +1,4 @@
-//! One certificate with its chain and its key, read from two PEM files and judged.
+//! One certificate with its chain and its key, read from two PEM files and checked.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use crate::guarded;
 
-/// How long a certificate is valid.
+/// The validity of a certificate.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Validity {
     /// Its first name, or its file.
@@ -22,7 +22,7 @@ pub struct Validity {
     pub ends_ms: u64,
 }
 
-/// Bytes of a file at most.
+/// The most bytes of a file.
 const MAX_BYTES: u64 = 1024 * 1024;
 
 /// Why a certificate cannot be used.
@@ -50,7 +50,7 @@ pub(super) struct Chain {
 }
 
 impl Chain {
-    /// Reads and judges a pair of files.
+    /// Reads and checks a pair of files.
     ///
     /// # Errors
     /// [`CertificateError`] names the file.

@@ -16,7 +16,7 @@ pub(super) struct Choice {
 }
 
 impl Choice {
-    /// Of two for the same name the one that stands before the other is used.
+    /// Of two certificates for the same name, the first one of the setting is used.
     pub(super) fn of(chains: Vec<Chain>) -> Self {
         let first = chains.first().map(|chain| Arc::clone(&chain.key));
         let mut by_name = HashMap::new();
@@ -30,7 +30,8 @@ impl Choice {
         Self { by_name, first }
     }
 
-    /// A name itself goes before a wildcard, which stands for one label (RFC 9525 §6.3).
+    /// The certificate for a name: an exact name wins over a wildcard, which stands for one label
+    /// (RFC 9525 §6.3).
     fn named(&self, name: &str) -> Option<&Arc<CertifiedKey>> {
         let name = name.to_ascii_lowercase();
         let exact = self.by_name.get(&name);

@@ -27,29 +27,29 @@ use crate::faults::PartFault;
 use crate::watching::file::{FileWatch, Stamps, stamps};
 use crate::watching::{FileThread, Subject};
 
-/// An alert is raised a third of its life before a certificate ends, at most so long before, and
-/// again each day.
+/// An alert is raised when a certificate has a third of its life left, but at most this long before
+/// its end, and again each day.
 const WARN_BEFORE_MS: u64 = 14 * DAY_MS;
 const DAY_MS: u64 = 86_400_000;
 
-/// The TLS settings as each new connection takes them.
+/// The TLS configuration for new connections.
 pub type TlsConfig = Arc<ArcSwap<ServerConfig>>;
 
-/// The files of the certificates, each with that of its key.
+/// The certificate files, each with its key file.
 type Files = Arc<[(PathBuf, PathBuf)]>;
 
-/// What was read and can be served with.
+/// Certificates that were read and can be used.
 struct Judged {
-    /// Its place among all that were read: one that began to be read later has a higher number.
+    /// The number of this reading: one that began later has a higher number.
     number: u64,
     files: Files,
-    /// Files that are not looked at yet, as they were before they were read.
+    /// Set for files that are not watched yet: their stamps from before the reading.
     unwatched: Option<Stamps>,
     validities: Vec<Validity>,
     config: ServerConfig,
 }
 
-/// What is in use.
+/// The certificates in use.
 struct InUse {
     number: u64,
     files: Files,
@@ -60,17 +60,17 @@ pub struct Certificates {
     tickets: Arc<dyn ProducesTickets>,
     config: TlsConfig,
     validities: ArcSwap<Vec<Validity>>,
-    /// The number of the next that is read, by the watch or a reload.
+    /// The number of the next reading, by the watch or a reload.
     next: AtomicU64,
     in_use: Mutex<InUse>,
-    /// Whether TLS is spoken somewhere.
+    /// Whether a listener uses TLS.
     are_needed: bool,
     looks: FileThread,
 }
 
 impl Certificates {
-    /// Reads the certificates, which are watched from then on. `are_needed` where TLS is spoken:
-    /// then there is one at least.
+    /// Reads the certificates, and watches them from then on. `are_needed` means that a listener
+    /// uses TLS: then at least one certificate is required.
     ///
     /// # Errors
     /// One sentence an operator can act on.
@@ -100,18 +100,18 @@ impl Certificates {
         Ok(this)
     }
 
-    /// What new connections are served with.
+    /// The TLS configuration for new connections.
     pub fn config(&self) -> TlsConfig {
         Arc::clone(&self.config)
     }
 
-    /// Its part of a reload (RELOAD-2): the files may be others.
+    /// The certificates' part of a reload (RELOAD-2): the settings may name other files.
     pub fn part(self: &Arc<Self>) -> Part {
         let this = Arc::clone(self);
         Box::new(move |reloaded| {
             let named = pairs(&reloaded.settings.edge);
             let held = this.files();
-            // The same files keep their watch.
+            // The watch on unchanged files continues.
             let files = if *held == *named { held } else { named.into() };
             let judged = this.judge_all(files).map_err(|error| vec![error])?;
             let this = Arc::clone(&this);
@@ -122,7 +122,7 @@ impl Certificates {
         })
     }
 
-    /// Judges files that the settings name.
+    /// Reads and checks the files of the settings.
     fn judge_all(&self, files: Files) -> Result<Judged, String> {
         if files.is_empty() && self.are_needed {
             return Err(
@@ -130,7 +130,7 @@ impl Certificates {
                     .to_owned(),
             );
         }
-        // Before they are read: a change right after that must not be missed.
+        // Before the reading, so that a change right after it is not missed.
         let is_new = !files.is_empty() && !Arc::ptr_eq(&files, &self.files());
         let all = files.iter().flat_map(|(cert, key)| [cert, key]);
         let unwatched = is_new.then(|| stamps(all));
@@ -141,7 +141,7 @@ impl Certificates {
         })
     }
 
-    /// Takes into use what the settings name, and has it looked at.
+    /// Takes the certificates of the settings into use, and has their files watched.
     fn take_all(self: &Arc<Self>, mut judged: Judged) {
         let (unwatched, files) = (judged.unwatched.take(), Arc::clone(&judged.files));
         if files.is_empty() {
@@ -171,8 +171,9 @@ impl Certificates {
         })
     }
 
-    /// Takes it into use, unless something newer is: the watch and a reload read without waiting
-    /// for each other. Other files are a reload's, which are newer than what any watch has read.
+    /// Takes certificates into use, unless newer ones are: the watch and a reload read
+    /// independently of each other. Other files come from a reload, and are newer than anything the
+    /// watch has read.
     fn take(&self, judged: Judged, are_others: bool) {
         let mut in_use = self.in_use();
         let is_same = Arc::ptr_eq(&judged.files, &in_use.files);
@@ -186,7 +187,7 @@ impl Certificates {
     }
 
     fn in_use(&self) -> MutexGuard<'_, InUse> {
-        // It is whole whatever happened to who held it.
+        // A panic of a holder leaves the value valid.
         self.in_use.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -194,8 +195,8 @@ impl Certificates {
         Arc::clone(&self.in_use().files)
     }
 
-    /// Reads these files again; new handshakes have the new certificates. With a fault the last
-    /// good ones stay in use.
+    /// Reads these files again, for new handshakes. With a fault the last good certificates stay in
+    /// use.
     fn read_again(&self, files: &Files) {
         match self.judge(Arc::clone(files)) {
             Ok(judged) => {
@@ -235,16 +236,16 @@ fn validities(chains: &[Chain]) -> Vec<Validity> {
     validities.collect()
 }
 
-/// From when on the end of a certificate is told: 14 days before for one of 90 days, two days
-/// before for one of six.
+/// When the alerts about a certificate's end begin: 14 days before it for a lifetime of 90 days,
+/// two days before it for six.
 fn warned_from_ms(validity: &Validity) -> u64 {
     let life = validity.ends_ms.saturating_sub(validity.begins_ms);
     let before = WARN_BEFORE_MS.min(life / 3);
     validity.ends_ms.saturating_sub(before)
 }
 
-/// TLS 1.2 and 1.3, no older; tickets that every worker, and each generation of certificates, can
-/// read.
+/// The TLS configuration: TLS 1.2 and 1.3 only, and tickets that every worker and each generation
+/// of certificates can read.
 fn config(
     chains: Vec<Chain>,
     tickets: &Arc<dyn ProducesTickets>,
@@ -260,16 +261,16 @@ fn config(
     Ok(config)
 }
 
-/// The certificates as the control loop looks after them.
+/// The control loop's watch over the validity of certificates.
 #[derive(Default)]
 pub(crate) struct Watched {
     certificates: Option<Arc<Certificates>>,
-    /// When each that is near its end was told last, by its name and end.
+    /// When the last alert about each expiring certificate was raised, by its name and end.
     told: HashMap<(String, u64), u64>,
 }
 
 impl Watched {
-    /// Those in use; none where no TLS is spoken.
+    /// Watches the certificates in use; none without TLS.
     pub(crate) fn new(certificates: Option<Arc<Certificates>>) -> Self {
         Self {
             certificates,
@@ -277,7 +278,7 @@ impl Watched {
         }
     }
 
-    /// How long each is valid.
+    /// The validity of each certificate.
     pub(crate) fn validities(&self) -> Vec<Validity> {
         let held = self.certificates.as_ref();
         let validities = held.map(|held| held.validities.load());
@@ -296,7 +297,7 @@ impl Watched {
         }
     }
 
-    /// Those that are to be told now.
+    /// The certificates for which an alert is due.
     fn due(&mut self, validities: &[Validity], now_ms: u64) -> Vec<Validity> {
         let key = |validity: &Validity| (validity.name.clone(), validity.ends_ms);
         let stands = |told: &(String, u64)| validities.iter().any(|one| key(one) == *told);

@@ -12,7 +12,7 @@ pub(super) fn shared() -> Arc<CryptoProvider> {
     Arc::clone(&PROVIDER)
 }
 
-/// Makes and reads tickets, with keys that change every six hours and are in memory only.
+/// The ticketer. Its keys change every six hours and are in memory only.
 ///
 /// # Errors
 /// The system gives no random bytes.

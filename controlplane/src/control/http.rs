@@ -1,4 +1,4 @@
-//! One connection of an operator: HTTP by hyper, one request, then it ends.
+//! One connection of an operator: hyper serves one request, then the connection ends.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -31,27 +31,27 @@ use crate::events::{Events, TooMany};
 
 use super::places::Place;
 
-/// Until the head of the request is there.
+/// How long the head of the request may take.
 const HEAD: Duration = Duration::from_secs(10);
-/// Until its body is there; a long one.
+/// How long the body may take, and a long body.
 const BODY: Duration = Duration::from_secs(10);
 const LONG_BODY: Duration = Duration::from_secs(60);
-/// Until everything is answered and read; a stream of events has no end.
+/// How long the whole exchange may take, except a stream, which has no end.
 const WHOLE: Duration = Duration::from_secs(300);
-/// How long a stop waits for those that are to be answered, and how often it looks.
+/// How long a stop waits for requests under way.
 const LAST: Duration = Duration::from_millis(500);
 const LOOK: Duration = Duration::from_millis(5);
 /// The buffer of a connection, and so the largest head.
 const BUFFER: usize = 16 * 1024;
 
-/// What all connections have.
+/// The values that all connections share.
 pub(super) struct Shared {
     router: Arc<Router>,
     pub(super) events: Arc<Events>,
     requests: AtomicU64,
-    /// Long bodies are read and judged one after the other: each takes memory.
+    /// Long bodies are read and checked one after the other, because each takes memory.
     long_bodies: Semaphore,
-    /// Connections that are to be answered; a stream of events counts no more once it has begun.
+    /// Connections without a complete answer; a stream is not counted once it has begun.
     answering: AtomicUsize,
 }
 
@@ -66,7 +66,7 @@ impl Shared {
         }
     }
 
-    /// Waits until everybody is answered, for a short time.
+    /// Waits a short time until all requests are answered.
     pub(super) async fn all_answered(&self) {
         let answered = async {
             // Relaxed: nothing else is read with it.
@@ -80,7 +80,7 @@ impl Shared {
 
 type Answer = Response<Either<Full<Bytes>, Stream>>;
 
-/// Lines, as they come.
+/// The body of a stream: lines, as they come.
 struct Stream(Receiver<Bytes>);
 
 impl hyper::body::Body for Stream {
@@ -114,17 +114,17 @@ where
         .max_buf_size(BUFFER)
         .serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
-    // What goes wrong with a connection is seen at its other end.
+    // An error of the connection needs no report: the operator's side sees it.
     let late = timeout(WHOLE, connection.as_mut()).await.is_err();
     if late && streams.load(Ordering::Relaxed) {
         let _ = connection.await;
     }
 }
 
-/// That a connection is to be answered, until it ends or gives way.
+/// Counts a connection in `answering` until it ends or gives way.
 struct Answering {
     shared: Arc<Shared>,
-    /// Whether it is a stream, which counts no more.
+    /// True once the connection is a stream, which is not counted.
     streams: Arc<AtomicBool>,
 }
 
@@ -149,7 +149,7 @@ async fn answer(
     request: Request<Incoming>,
     (place, streams): (&Place, &AtomicBool),
 ) -> Answer {
-    // Relaxed: a number, and nothing else.
+    // Relaxed: only a number for the id.
     let number = shared.requests.fetch_add(1, Ordering::Relaxed);
     let id = format!("operator-{number:012x}");
     let (head, body) = request.into_parts();
@@ -179,8 +179,8 @@ async fn answer(
     whole(answer_whole(shared, door, own, body).await)
 }
 
-/// Asks the routes, with the body where they want it. A long one is judged on a thread of its own,
-/// since it takes seconds and others are answered meanwhile; one at a time.
+/// Asks the router, and reads the body if the router wants it. A long body is checked on a thread
+/// of its own, because that takes seconds; one at a time.
 async fn answer_whole(
     shared: &Shared,
     door: Door,
@@ -194,7 +194,7 @@ async fn answer_whole(
     loop {
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let respond = Box::new(move |answer| {
-            // Whoever asked may have gone.
+            // The operator may have gone.
             let _ = sender.send(answer);
         });
         let step = match &alone {
@@ -210,7 +210,7 @@ async fn answer_whole(
             Step::Later => return receiver.await.unwrap_or_else(|_| busy()),
             Step::ReadBody { limit } => limit,
         };
-        // Asked once at most.
+        // The router asks for the body once at most.
         let Some(body) = body.take() else {
             return busy();
         };
@@ -250,13 +250,13 @@ async fn read(body: Incoming, limit: usize) -> Body {
     match Limited::new(body, limit).collect().await {
         Ok(body) => Body::Whole(body.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => Body::TooLarge,
-        // Somebody may be left to read an answer.
+        // The operator may still read an answer.
         Err(_) => Body::CutOff,
     }
 }
 
-/// Whether the request names an address or `localhost`. A page of another site that has its own
-/// name lead to this machine (DNS rebinding) sends that name.
+/// Whether the request's host is an address or `localhost`. A web page that makes its own name
+/// point to this machine (DNS rebinding) would send that name.
 fn names_this_machine(head: &Parts) -> bool {
     let mut hosts = head.headers.get_all(HOST).iter();
     let (Some(host), None) = (hosts.next(), hosts.next()) else {

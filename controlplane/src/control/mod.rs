@@ -1,8 +1,8 @@
-//! The operator's way in: the control socket and the admin listener (CONTROL-1).
+//! The entries of operators: the control socket and the admin listener (CONTROL-1).
 //!
-//! One small thread with a runtime of its own, so that it answers while every connection of the
-//! data plane is taken, and its requests pass no check and no limit. The routes are those of
-//! `admin/`; `http.rs` carries one connection, `socket.rs` the file of the socket.
+//! One small thread with a runtime of its own serves them. So they answer even if every connection
+//! of the data plane is in use, and their requests meet no check and no limit. The routes are those
+//! of `admin/`; `http.rs` serves one connection, `socket.rs` handles the file of the socket.
 
 use std::future::poll_fn;
 use std::io;
@@ -36,19 +36,20 @@ pub use socket::SocketError;
 pub(crate) use socket::occupied;
 use socket::{Socket, may_speak};
 
-/// Connections of the socket, and of the admin listener, that are served at the same time; further
-/// ones wait in the system's queue. Descriptors for all of them are in the reserve (CONN-4).
+/// The most connections of the socket, and of the admin listener, at the same time; further ones
+/// wait in the system's queue. The reserve of descriptors covers all of them (CONN-4).
 const MAX_CONNECTIONS: usize = 16;
 /// The name of the thread.
 const THREAD: &str = "weir-operator";
 /// How long accepting pauses after an error.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How often the file of the socket is looked for, and listeners are told what they missed.
+/// How often to look whether the file of the socket still exists, and to tell listeners how many
+/// events they missed.
 const SECOND: Duration = Duration::from_secs(1);
-/// How long a process that has handed over waits until it accepts no more.
+/// How long a process that has handed over waits until its thread has closed the listeners.
 const CLOSING: Duration = Duration::from_secs(1);
 
-/// Why there is no way in.
+/// Why operators' listeners could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
     /// The control socket.
@@ -57,7 +58,7 @@ pub enum ListenError {
     /// The admin listener.
     #[error("WAF_ADMIN_LISTEN: {address} cannot be bound: {error}")]
     Admin {
-        /// The setting.
+        /// The address of the setting.
         address: SocketAddr,
         /// Why.
         error: io::Error,
@@ -71,24 +72,24 @@ pub struct PassedOn {
     pub socket: Option<OwnedFd>,
     /// The admin listener.
     pub admin: Option<TcpListener>,
-    /// It stands for that of the setting, whatever the setting is: a supervisor passed it
-    /// (RESTART-2).
+    /// True if a supervisor passed it: it is used instead of the setting's address (RESTART-2).
     pub admin_is_given: bool,
 }
 
-/// What was bound; nothing is answered yet.
+/// Bound listeners that do not answer yet.
 pub struct Listeners {
     socket: Option<Socket>,
     admin: Option<TcpListener>,
     admin_is_given: bool,
-    /// A socket that was passed and is not asked for: its file goes once this process serves.
+    /// A passed socket that the settings no longer name: its file is removed once this process
+    /// serves.
     unused: Option<Socket>,
 }
 
 impl Listeners {
-    /// Takes what was `passed` and fits the settings, and binds the rest. The state directory is
-    /// locked before, by this process or the one that passed: a socket in it that nobody serves is
-    /// a leftover.
+    /// Takes the `passed` listeners that fit the settings, and binds the others. The state
+    /// directory must be locked, by this process or by the one that passed the listeners: an
+    /// unserved socket in it is then a leftover.
     ///
     /// # Errors
     /// [`ListenError`], one sentence an operator can act on.
@@ -124,7 +125,7 @@ impl Listeners {
         })
     }
 
-    /// Where they are, for the log.
+    /// Their addresses, for the log.
     pub fn places(&self) -> (Option<PathBuf>, Option<SocketAddr>) {
         let admin = self.admin.as_ref();
         (
@@ -133,8 +134,7 @@ impl Listeners {
         )
     }
 
-    /// Starts the thread, where there is anything to listen on. It answers nothing before
-    /// [`Server::open`].
+    /// Starts the thread, if there is any listener. It answers nothing before [`Server::open`].
     ///
     /// # Errors
     /// The system refused it.
@@ -163,7 +163,7 @@ impl Listeners {
         let (socket, admin) = (self.socket, self.admin);
         let thread = threads::spawn(THREAD, move || {
             runtime.block_on(async {
-                // An error is a start that failed.
+                // An error means that the start has failed.
                 if opened.await.is_err() {
                     return;
                 }
@@ -176,11 +176,11 @@ impl Listeners {
                 tokio::spawn(watched(serve_socket(socket, kept, doors.clone())));
                 tokio::spawn(watched(serve_admin(admin, doors)));
                 tokio::spawn(watched(tell_what_was_missed(shared)));
-                // An error is a handle that is gone, and the stop all the same.
+                // An error means that the handle was dropped: that is a stop, too.
                 let _ = stopped.await;
                 last.all_answered().await;
             });
-            // What is still being judged may take seconds.
+            // Does not wait for a long body that is still being checked: that may take seconds.
             runtime.shutdown_background();
         })?;
         server.thread = Some(thread);
@@ -192,8 +192,8 @@ fn bind_admin(address: SocketAddr) -> Result<TcpListener, ListenError> {
     TcpListener::bind(address).map_err(|error| ListenError::Admin { address, error })
 }
 
-/// Whether a listener that was passed is the one of the setting. A port that the system chose is
-/// kept.
+/// Whether a passed listener has the address of the setting. For port 0, the port that the system
+/// chose is kept.
 fn is_at(admin: &TcpListener, wanted: Option<SocketAddr>) -> bool {
     let there = admin.local_addr();
     there.is_ok_and(|there| {
@@ -203,10 +203,10 @@ fn is_at(admin: &TcpListener, wanted: Option<SocketAddr>) -> bool {
     })
 }
 
-/// The sockets as they are at this moment, for a process that takes over.
+/// Handles of the current sockets, to pass to a successor.
 struct Kept {
     socket: Option<OwnedFd>,
-    /// Whether the file of the socket goes with it.
+    /// Whether this process removes the file of the socket.
     is_own: Arc<AtomicBool>,
     admin: Option<TcpListener>,
     admin_is_given: bool,
@@ -226,7 +226,7 @@ impl Kept {
         })
     }
 
-    /// The file was gone, and this is the socket now.
+    /// Replaces the control socket, whose file was removed, by the new one.
     fn renew(&mut self, socket: &Socket) {
         self.socket = socket.share().ok();
         self.is_own = Arc::clone(&socket.is_own);
@@ -234,17 +234,17 @@ impl Kept {
 }
 
 fn lock(kept: &Mutex<Kept>) -> MutexGuard<'_, Kept> {
-    // Nothing panics while it is held.
+    // Nothing panics while the lock is held.
     kept.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The thread.
+/// The handle of the thread.
 pub struct Server {
     stop: oneshot::Sender<()>,
     open: Option<oneshot::Sender<()>>,
-    /// Dropped to accept no more.
+    /// Dropped to stop accepting.
     accepting: Option<watch::Sender<()>>,
-    /// Disconnected once nothing is accepted any more.
+    /// Disconnected once the listeners are closed.
     closed: mpsc::Receiver<()>,
     kept: Arc<Mutex<Kept>>,
     unused: Option<Socket>,
@@ -252,7 +252,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// From now on the sockets are this process's, and operators are answered.
+    /// Starts to answer operators. From now on this process owns the sockets.
     pub fn open(&mut self) {
         lock(&self.kept).is_own.store(true, Ordering::Relaxed);
         if let Some(unused) = self.unused.take() {
@@ -263,7 +263,7 @@ impl Server {
         }
     }
 
-    /// The sockets, for a process that is to take over.
+    /// Handles of the sockets, to pass to a successor.
     ///
     /// # Errors
     /// The system has no file descriptor left.
@@ -282,12 +282,12 @@ impl Server {
         })
     }
 
-    /// Leaves the sockets to the process that has taken over: what comes from now on is accepted
-    /// there. Connections that were accepted are answered until [`Self::stop`].
+    /// Leaves the sockets to the process that has taken over: it accepts all new connections.
+    /// Connections that were accepted here are answered until [`Self::stop`].
     pub fn leave(&mut self) {
         lock(&self.kept).is_own.store(false, Ordering::Relaxed);
         drop(self.accepting.take());
-        // An error is that the thread has closed its listeners, or that it is late.
+        // An error means that the thread has closed its listeners, or that it is late.
         let _ = self.closed.recv_timeout(CLOSING);
     }
 
@@ -300,26 +300,26 @@ impl Server {
     }
 }
 
-/// A panic of one of the tasks is as that of the thread (ALIVE-2). A task that has nothing to do
-/// any more has dropped what it held, and is no fault.
+/// Reports a panic of a task like one of the thread (ALIVE-2). A task that returns normally is no
+/// fault: it waits forever.
 async fn watched(task: impl Future<Output = ()>) {
     let _alive = threads::Alive::new(THREAD);
     task.await;
     std::future::pending().await
 }
 
-/// What both listeners have.
+/// The values that both listeners share.
 #[derive(Clone)]
 struct Doors {
     shared: Arc<Shared>,
-    /// Its other end is gone once nothing more is accepted.
+    /// Its sender is dropped to stop accepting.
     accepts: watch::Receiver<()>,
-    /// Tells by its drop that the listener is closed.
+    /// Its drop reports that the listener is closed.
     _has_closed: mpsc::Sender<()>,
 }
 
 impl Doors {
-    /// The next connection; none where nothing more is accepted.
+    /// The next connection; none once accepting has stopped.
     async fn accept<T>(&mut self, accepted: impl Future<Output = T>) -> Option<T> {
         let mut accepted = pin!(accepted);
         let mut closes = pin!(self.accepts.changed());
@@ -347,7 +347,7 @@ async fn serve_socket(socket: Option<Socket>, kept: Arc<Mutex<Kept>>, mut doors:
                 return;
             }
         };
-        // Until the file is gone: somebody removed it, or the whole directory.
+        // Accepts until the file is gone: somebody removed it, or its directory.
         loop {
             let Some(accepted) = doors.accept(timeout(SECOND, listener.accept())).await else {
                 return;
@@ -373,7 +373,7 @@ async fn serve_socket(socket: Option<Socket>, kept: Arc<Mutex<Kept>>, mut doors:
                 lock(&kept).renew(&again);
                 socket = again;
             }
-            // Not even the directory is there, or another took the place: looked at again.
+            // The directory is gone, or another socket has the path: tried again later.
             Err(_) => tokio::time::sleep(SECOND).await,
         }
     }
@@ -399,8 +399,8 @@ async fn serve_admin(listener: Option<TcpListener>, mut doors: Doors) {
     }
 }
 
-/// Waits for a place, then serves the connection on a task of its own: a panic in it costs no more
-/// than it.
+/// Waits for a place, then serves the connection on a task of its own, so that a panic costs only
+/// this connection.
 async fn serve<S>(stream: S, places: &Arc<Places>, shared: &Arc<Shared>, door: Door)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,

@@ -1,6 +1,6 @@
-//! The connections that are served at the same time. One that has not asked for anything yet gives
-//! its place to one that comes, the oldest first (CONTROL-10): a port scan must not keep operators
-//! out.
+//! Bounds the connections that are served at the same time. A connection that has not sent a
+//! request yet gives its place to a new one, the oldest first (CONTROL-10): a port scan must not
+//! keep operators out.
 
 use std::collections::VecDeque;
 use std::pin::pin;
@@ -11,21 +11,22 @@ use std::time::Duration;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 
-/// A connection may be silent for so long before it gives way: who has just come is about to ask.
-/// Of a flood of silent connections at most 800 a second are let in.
+/// How long a new connection may be silent before it gives way, because it is probably about to
+/// send a request. Of a flood of silent connections at most 800 a second are admitted.
 const GRACE: Duration = Duration::from_millis(20);
 
-/// So many places.
+/// The places of one listener.
 pub(super) struct Places {
     free: Arc<Semaphore>,
-    /// As many for streams, which have no end: they keep nobody from asking.
+    /// As many places again for streams: these have no end, and must not take the places of
+    /// requests.
     streams: Arc<Semaphore>,
-    /// Those that have not asked yet, the oldest first.
+    /// The connections without a request yet, the oldest first.
     silent: Mutex<VecDeque<(u64, Arc<Notify>)>>,
     next: AtomicU64,
 }
 
-/// The place of one connection, until it is dropped.
+/// The place of one connection. Dropping it frees the place.
 pub(super) struct Place {
     places: Arc<Places>,
     number: u64,
@@ -44,7 +45,8 @@ impl Places {
         }
     }
 
-    /// Takes a place, of a silent connection if there is no other; waits where all have asked.
+    /// Takes a place, that of a silent connection if none is free. Waits if all connections have
+    /// sent requests.
     pub(super) async fn take(self: &Arc<Self>) -> Place {
         let permit = self.permit().await;
         // Relaxed: a number, and nothing else.
@@ -60,7 +62,7 @@ impl Places {
         }
     }
 
-    /// None only if the places were closed, which they never are.
+    /// A permit; none only if the semaphore were closed, which it never is.
     async fn permit(&self) -> Option<OwnedSemaphorePermit> {
         let mut free = pin!(Arc::clone(&self.free).acquire_owned());
         if let Ok(permit) = Arc::clone(&self.free).try_acquire_owned() {
@@ -71,7 +73,7 @@ impl Places {
                 return free.await.ok();
             };
             gives_way.notify_one();
-            // It may ask meanwhile, and keep its place.
+            // That connection may send its request meanwhile, and keep its place.
             if let Ok(permit) = timeout(2 * GRACE, free.as_mut()).await {
                 return permit.ok();
             }
@@ -79,13 +81,13 @@ impl Places {
     }
 
     fn silent(&self) -> MutexGuard<'_, VecDeque<(u64, Arc<Notify>)>> {
-        // It is whole whatever happened to who held it.
+        // A panic of a holder leaves the list valid.
         self.silent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Place {
-    /// The connection has asked: it keeps its place.
+    /// Notes that the connection has sent a request: it keeps its place.
     pub(super) fn has_asked(&self) {
         // Relaxed: one task reads and writes it.
         self.has_asked.store(true, Ordering::Relaxed);
@@ -94,8 +96,8 @@ impl Place {
             .retain(|(number, _)| *number != self.number);
     }
 
-    /// The connection is to become a stream: it takes one of their places, until it ends, and gives
-    /// back its own. False where all of them are taken.
+    /// Makes the connection a stream: it takes a place of streams until it ends, and frees its own.
+    /// False if all places of streams are taken.
     pub(super) fn streams(&self) -> bool {
         let Ok(of_streams) = Arc::clone(&self.places.streams).try_acquire_owned() else {
             return false;
@@ -105,8 +107,8 @@ impl Place {
         true
     }
 
-    /// Waits until the place is to be given away, and at least for [`GRACE`]. One that has asked
-    /// meanwhile keeps it.
+    /// Waits until the place must be given away, at least for [`GRACE`]. Waits forever if the
+    /// connection has sent a request meanwhile.
     pub(super) async fn gives_way(&self) {
         sleep(GRACE).await;
         self.gives_way.notified().await;

@@ -1,5 +1,5 @@
-//! The file of the control socket: made with a mode that keeps others out, replaced where a kill
-//! left it, removed at the end.
+//! The file of the control socket: created with mode 0600, replaced if a killed process left it,
+//! removed at the end.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -10,13 +10,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A socket that is bound. Dropping it removes its file, unless that is another process's.
+/// A bound socket. Dropping it removes its file, unless the file belongs to another process.
 pub(super) struct Socket {
     pub(super) path: PathBuf,
     listener: UnixListener,
-    /// Device and inode of the file: what another made there meanwhile is not removed.
+    /// Device and inode of the file: a file that another process has created there since is not
+    /// removed.
     identity: Identity,
-    /// Whether the file goes with it; shared with who gives the socket to another process.
+    /// Whether dropping the socket removes the file. Shared with the code that hands the socket
+    /// over.
     pub(super) is_own: Arc<AtomicBool>,
 }
 
@@ -34,7 +36,7 @@ pub enum SocketError {
         /// The path.
         path: PathBuf,
     },
-    /// Something else lies there.
+    /// Another kind of file lies there.
     #[error(
         "WAF_CONTROL_SOCKET: {} is there and is no socket; move it away, or set another path or off", path.display()
     )]
@@ -54,13 +56,13 @@ pub enum SocketError {
     },
 }
 
-/// Whether a peer of this uid may speak: the service's own user and root.
+/// Whether a peer of this uid may use the socket: the service's own user and root may.
 pub(super) const fn may_speak(peer_uid: u32, own_uid: u32) -> bool {
     peer_uid == own_uid || peer_uid == 0
 }
 
 impl Socket {
-    /// Binds the socket. One that nobody serves is replaced.
+    /// Binds the socket. A leftover socket that nobody serves is replaced.
     ///
     /// # Errors
     /// [`SocketError`]
@@ -79,8 +81,8 @@ impl Socket {
         }
     }
 
-    /// The socket that another process passed, which serves it until it gives it up: until
-    /// [`Socket::is_own`] is set, the file stays that one's. None where its file is gone.
+    /// The socket that another process passed and still serves: the file belongs to that process
+    /// until [`Socket::is_own`] is set. None if its file is gone.
     pub(super) fn passed(listener: OwnedFd) -> Option<Self> {
         let listener = UnixListener::from(listener);
         let path = listener.local_addr().ok()?.as_pathname()?.to_owned();
@@ -98,17 +100,17 @@ impl Socket {
         identity(path).is_ok_and(|there| there == self.identity)
     }
 
-    /// The same socket, for a process that takes over.
+    /// A handle of the same socket, to pass to a successor.
     pub(super) fn share(&self) -> io::Result<OwnedFd> {
         self.listener.try_clone().map(OwnedFd::from)
     }
 
-    /// Whether the file is still that of this socket.
+    /// Whether the file at the path is still that of this socket.
     pub(super) fn is_there(&self) -> bool {
         self.is_at(&self.path)
     }
 
-    /// The socket as the runtime serves it.
+    /// The socket as a listener of the runtime.
     pub(super) fn listener(&self) -> io::Result<tokio::net::UnixListener> {
         tokio::net::UnixListener::from_std(self.listener.try_clone()?)
     }
@@ -122,7 +124,7 @@ impl Drop for Socket {
     }
 }
 
-/// What stands in the way at this path; a socket that nobody serves does not.
+/// What prevents a bind at this path, if anything; a socket that nobody serves does not.
 pub(crate) fn occupied(path: PathBuf) -> Option<SocketError> {
     match fs::symlink_metadata(&path) {
         Ok(found) if !found.file_type().is_socket() => Some(SocketError::NoSocket { path }),
@@ -137,7 +139,7 @@ fn bind(path: &PathBuf) -> io::Result<(UnixListener, Identity)> {
         Ok(()) | Err(_) => {}
     }
     let listener = UnixListener::bind(path)?;
-    // Until the mode is set, another user may connect; the uid of each peer is looked at as well.
+    // Until the mode is set, another user may connect: so the uid of each peer is checked as well.
     fs::set_permissions(path, Permissions::from_mode(0o600))?;
     listener.set_nonblocking(true)?;
     Ok((listener, identity(path)?))

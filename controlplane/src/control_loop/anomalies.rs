@@ -1,5 +1,5 @@
-//! What the loop does about anomalies: in a fleet they are counted together, and one instance tells
-//! (FLEET-19).
+//! Anomalies in the control loop: in a fleet they are counted together, and one instance raises the
+//! alert (FLEET-19).
 
 use weir_shared::clock::Now;
 
@@ -7,7 +7,7 @@ use super::Control;
 use crate::fleet::Settled;
 
 impl Control {
-    /// Tells what went over a threshold, or has the fleet decide who tells.
+    /// Raises an alert for each anomaly, or lets the fleet decide which instance raises it.
     pub(super) fn tell_anomalies(&mut self, now: Now) {
         let Some(fleet) = &mut self.fleet else {
             for over in self.detection.take_over() {

@@ -13,20 +13,20 @@ use crate::files::Which;
 use crate::giving::{Give, Saving, Written};
 use crate::state::Saved;
 
-/// How long a stop waits for the last writes, and a hand-over too.
+/// How long a stop or a hand-over waits for the last writes.
 const LAST_WRITES: Duration = Duration::from_secs(10);
-/// How often a stop looks whether the fleet is at rest, and a hand-over for edits.
+/// How often a stop looks whether the fleet is at rest, and a hand-over looks for edits.
 const LOOK: Duration = Duration::from_millis(10);
 
 impl Control {
-    /// Takes in what still waits and writes everything a last time. A panic costs what it
-    /// interrupted, and no more: every file is still written.
+    /// Handles everything that still waits and writes all files a last time. A panic loses only the
+    /// step that it interrupted: every file is still written.
     // long: a flat list of the steps
     pub(super) fn finish(mut self) {
         let now = self.clock.now();
         let copies_kept = self.rules.feeds().stand_still();
         if catch_unwind(AssertUnwindSafe(|| self.take_rest(now))).is_err() {
-            // What a second panic leaves undone is written as it stands.
+            // After a second panic the files are written as the bans stand.
             let _ = catch_unwind(AssertUnwindSafe(|| self.recover()));
         }
         if catch_unwind(AssertUnwindSafe(|| self.leave_fleet(|| {}))).is_err() {
@@ -59,11 +59,12 @@ impl Control {
             let mut select = Select::new();
             let late = select.recv(&deadline);
             self.files.select(&mut select);
-            // Nobody hears the fleet any more: whether it is at rest is looked at each time.
+            // No event of the fleet wakes the loop any more, so each round looks whether it is at
+            // rest.
             let ready = select.ready_timeout(LOOK);
             drop(select);
             self.files.take_outcomes(now);
-            // What an editor saved in the last moment is in the last write too.
+            // An edit that was saved in the last moment must be in the last write too.
             let edits = catch_unwind(AssertUnwindSafe(|| {
                 self.take_edits(now);
                 self.offer_changes(now);
@@ -77,7 +78,7 @@ impl Control {
                 return;
             }
         }
-        // A journal that hangs is held by bans.json: nothing in it is missed.
+        // If the journal hangs, nothing is lost: bans.json has all of it.
         let settled = self.files.settle();
         let mut select = Select::new();
         let late = select.recv(&deadline);
@@ -93,7 +94,7 @@ impl Control {
         }
     }
 
-    /// Everything that was reported before the stop.
+    /// Handles everything that was reported before the stop.
     fn take_rest(&mut self, now: Now) {
         while self.bans.has_more() {
             self.bans.take(now);
@@ -109,13 +110,13 @@ impl Control {
         self.detection.alerts.finish(now.wall_ms);
     }
 
-    /// Gives the state files away, where that was asked for, and stands still until they are
-    /// another process's or are to be taken back.
+    /// Gives the state files away if that was asked for, then waits until another process has taken
+    /// them or they are to be taken back.
     pub(super) fn give_away(&mut self, pulse: &Pulse) -> Flow {
         let Some(Give { given, left }) = self.giving.take() else {
             return Flow::Go;
         };
-        // The next process fetches.
+        // From now on the new process fetches feeds.
         let copies_kept = self.rules.feeds().stand_still();
         let lock = self.write_and_hold(&left, &copies_kept, pulse);
         let is_given = lock.is_ok();
@@ -127,13 +128,13 @@ impl Control {
         Flow::Go
     }
 
-    /// What stood still for a hand-over goes on.
+    /// Resumes everything that was paused for a hand-over.
     pub(super) fn take_back(&mut self) {
         self.rules.feeds().go_on();
         self.rejoin_fleet();
     }
 
-    /// Sends every document to its file; of each it is told what became of it.
+    /// Sends every document to its file. The result of each write is sent to `told`.
     pub(crate) fn save_all(&mut self, told: &Sender<Written>, now: Now) {
         for which in Which::ALL {
             let told = told.clone();
@@ -150,7 +151,8 @@ impl Control {
         }
     }
 
-    /// Takes in what still waits and writes everything; then the thread of the files touches none.
+    /// Handles everything that still waits, writes all files, and has the thread of the files touch
+    /// none from then on.
     // long: a flat list of the steps
     fn write_and_hold(
         &mut self,
@@ -189,12 +191,12 @@ impl Control {
                 None => is_late()?,
             }
         }
-        // The next process goes on from the copies of the feeds.
+        // The new process starts from the copies of the feeds on disk.
         while copies_kept.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
             self.look_after(pulse);
             is_late()?;
         }
-        // Its thread touches the journal no more: the next process writes to it.
+        // The journal's thread stops first: the new process writes to the journal.
         let settled = self.files.settle();
         while settled.recv_timeout(LOOK).is_err() {
             self.look_after(pulse);
@@ -211,9 +213,9 @@ impl Control {
             }
             self.look_after(pulse);
         };
-        // What was told last. The file of an edit that came behind the last write holds it.
+        // Takes the last edits. An edit after the last write is in its file already.
         self.look_after(pulse);
-        // What bans.json holds of an edit fleet.json holds, too.
+        // An edit of bans.json must be in fleet.json as well.
         while !self.is_fleet_at_rest(now) {
             is_late()?;
             std::thread::sleep(LOOK);
@@ -222,8 +224,8 @@ impl Control {
         lock.map_err(|error| format!("the lock cannot be shared: {error}"))
     }
 
-    /// What goes on while the last writes are waited for: edits are in them, the fleet follows
-    /// those, and who waits for bans.json is answered.
+    /// Keeps the loop going while it waits for the last writes: applies edits, passes them to the
+    /// fleet, and answers requests that wait for bans.json.
     fn look_after(&mut self, pulse: &Pulse) {
         pulse.beat();
         let now = self.clock.now();
@@ -234,14 +236,15 @@ impl Control {
         self.offer_changes(now);
     }
 
-    /// Whether the files are another process's in the end. Limits that are broken meanwhile wait in
-    /// their queue.
+    /// Waits until another process has taken the files (true), or they are to be taken back
+    /// (false). Limits that are exceeded meanwhile wait in their queue.
     fn stand_still(&mut self, left: &Receiver<()>, pulse: &Pulse) -> bool {
         tracing::info!("the state files are written and given away, bans wait");
         loop {
             pulse.beat();
             self.requests.refuse();
-            // They are no state: the next process reads the same files. Who changes a list waits.
+            // Rules are still loaded: they are no state, the new process reads the same files, and
+            // an operator's change of a list waits for it.
             self.take_rules(self.clock.now());
             match left.try_recv() {
                 Ok(()) => return true,

@@ -1,5 +1,5 @@
-//! What the loop does for a fleet (FLEET): it hears what others say, follows what happens here, and
-//! is the only one that changes the ledger for either.
+//! The fleet in the control loop (FLEET): the loop passes events in both directions, and only it
+//! changes the ledger.
 
 use std::time::Duration;
 
@@ -18,15 +18,16 @@ use crate::fleet::replica::Effect;
 use crate::fleet::{AtStart, Fleet, Ready};
 use crate::rules::SharedLists;
 
-/// Effects of effects: an effect of the fleet is no news to it, so that one round is the rule.
+/// The most rounds of effects that cause further effects. The fleet ignores its own effects, so one
+/// round is the rule.
 const MOST_ROUNDS: usize = 4;
 /// How long a stop waits for the engine to take the last events.
 const LAST_EVENTS_NS: u64 = 2_000_000_000;
-/// How often it looks.
+/// How often a stop looks whether the events were taken.
 const LOOK: Duration = Duration::from_millis(10);
 
 impl Control {
-    /// What the loop wakes for, and how long it may sleep.
+    /// Adds the fleet's channels to the loop's select, and returns how long the loop may sleep.
     pub(super) fn select_fleet<'a>(&'a self, select: &mut Select<'a>, wait: Duration) -> Duration {
         let Some(fleet) = &self.fleet else {
             return wait;
@@ -35,7 +36,7 @@ impl Control {
         fleet.wait(wait)
     }
 
-    /// Takes in what other instances say. In force with the publication of this turn.
+    /// Applies events of other instances. They are in force with the publication of this turn.
     pub(super) fn hear_fleet(&mut self, now: Now) {
         if let Some(fleet) = &mut self.fleet {
             self.bans.spare_crawlers();
@@ -66,7 +67,7 @@ impl Control {
         }
     }
 
-    /// Hands on what changed in the ledger, to those who follow it, to the fleet and to the files.
+    /// Passes the ledger's changes to the followers of the stream, to the fleet and to the files.
     /// None of them blocks.
     pub(super) fn offer_changes(&mut self, now: Now) {
         for _ in 0..MOST_ROUNDS {
@@ -90,8 +91,8 @@ impl Control {
         }
     }
 
-    /// Tells the fleet of a lift, also where nothing is lifted here: a ban that arrives later may
-    /// be. False where there is no fleet.
+    /// Tells the fleet of a lift, even if no ban was lifted here: it may lift a ban that arrives
+    /// later. False without a fleet.
     pub(super) fn lift_in_fleet(&mut self, subject: Subject, now: Now) -> bool {
         let Some(fleet) = &mut self.fleet else {
             return false;
@@ -101,7 +102,8 @@ impl Control {
         true
     }
 
-    /// These answers tell where their changes are in force (FLEET-14).
+    /// Makes these answers wait for other instances: they tell where their changes are in force
+    /// (FLEET-14).
     pub(super) fn await_fleet(&self, changes: &mut [(Respond, Pending)]) {
         if let Some(fleet) = &self.fleet {
             for (_, pending) in changes {
@@ -110,7 +112,7 @@ impl Control {
         }
     }
 
-    /// Sends what is to be sent, and answers those who have waited for others.
+    /// Sends the queued events, and answers requests that waited for other instances.
     pub(super) fn turn_fleet(&mut self, now: Now) {
         self.tell_anomalies(now);
         let Some(fleet) = &mut self.fleet else {
@@ -130,15 +132,15 @@ impl Control {
         }
     }
 
-    /// The files of the rules were read (FLEET-18).
+    /// Tells the fleet of the shared lists, after the files of the rules were read (FLEET-18).
     pub(super) fn tell_fleet_of_lists(&mut self, listed: &SharedLists, rules: u64, now: Now) {
         if let Some(fleet) = &mut self.fleet {
             fleet.lists_found(listed, rules, now);
         }
     }
 
-    /// Sends what is still to be sent, for a while, where the engine answers (FLEET-30), and goes:
-    /// fleet.json is being written then, and the fleet is asked nothing more.
+    /// Sends the remaining events for at most two seconds, while the engine answers (FLEET-30), and
+    /// leaves the fleet. From then on the engine is asked nothing, and fleet.json is being written.
     pub(super) fn leave_fleet(&mut self, mut beat: impl FnMut()) {
         let begun_ns = self.clock.now().mono_ns;
         if let Some(fleet) = &self.fleet {
@@ -165,9 +167,9 @@ impl Control {
         }
     }
 
-    /// The fleet as the settings have it now: this instance leaves one, joins one, or both. What is
-    /// still to be sent goes out before, as at a stop: the loop waits for that, and for fleet.json,
-    /// two seconds at most.
+    /// Applies changed fleet settings: this instance leaves a fleet, joins one, or both. It sends
+    /// its remaining events first, as at a stop. The loop waits for that, and for fleet.json, two
+    /// seconds each at most.
     pub(crate) fn take_fleet(&mut self, ready: Option<Ready>) {
         let is_as_before = match (&self.fleet, &ready) {
             (None, None) => true,
@@ -194,7 +196,7 @@ impl Control {
         }
     }
 
-    /// Another instance has the name of this one: it takes another (FLEET-23).
+    /// Takes another name if another instance has the name of this one (FLEET-23).
     pub(super) fn rename_in_fleet(&mut self) {
         if !self.fleet.as_ref().is_some_and(Fleet::is_name_taken) {
             return;
@@ -252,7 +254,7 @@ impl Control {
         }
     }
 
-    /// It is in no fleet any more. Answers that wait are told that its file holds what they say.
+    /// Leaves the fleet for good. Waiting answers are sent once fleet.json has their changes.
     fn end_fleet(&mut self, fleet: Fleet) {
         self.fleet = Some(fleet);
         let begun_ns = self.clock.now().mono_ns;
@@ -272,12 +274,12 @@ impl Control {
         }
     }
 
-    /// Whether fleet.json is written.
+    /// Whether fleet.json is fully written.
     pub(super) fn is_fleet_at_rest(&mut self, now: Now) -> bool {
         (self.fleet.as_mut()).is_none_or(|fleet| fleet.is_at_rest(now))
     }
 
-    /// The fleet is asked again.
+    /// Asks the fleet's engine again, after a hand-over that failed.
     pub(super) fn rejoin_fleet(&mut self) {
         let now = self.clock.now();
         if let Some(fleet) = &mut self.fleet {
@@ -293,7 +295,7 @@ impl Control {
         });
     }
 
-    /// After a panic.
+    /// Recovers the fleet's state after a panic.
     pub(super) fn recover_fleet(&mut self, now: Now) {
         if let Some(fleet) = &mut self.fleet {
             let effects = fleet.recover(self.bans.ledger().after(None), now);

@@ -1,5 +1,6 @@
-//! What people edit while their instance is in no fleet, which it left while it ran (FLEET-17).
-//! When it comes back those are edits of what it held, and the fleet takes them as such.
+//! Remembers the bans of a fleet that this instance left while it ran (FLEET-17). If the instance
+//! joins the same fleet again, bans that people edited meanwhile reach the fleet as edits of what
+//! it held.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,9 +13,9 @@ use crate::bans::ledger::changes::{Happened, LedgerChange};
 /// The fleet that was left.
 pub(crate) struct LeftFleet {
     name: String,
-    /// Its bans as they were then, of which nothing was edited since.
+    /// The bans at that time, except those edited since.
     held: BTreeMap<BanKey, Arc<Ban>>,
-    /// The others of them, as they were then.
+    /// Bans that were edited or removed since, as they were at that time.
     edited: BTreeMap<BanKey, Arc<Ban>>,
 }
 
@@ -28,19 +29,19 @@ impl LeftFleet {
         }
     }
 
-    /// Whether it has this name.
+    /// Whether the fleet that was left has this name.
     pub(super) fn is_of(&self, name: &str) -> bool {
         self.name == name
     }
 
-    /// The bans of this instance have changed.
+    /// Notes changes of this instance's bans.
     pub(super) fn note(&mut self, changes: &[LedgerChange]) {
         for LedgerChange { key, happened, .. } in changes {
             match happened {
                 Happened::Edited | Happened::Forgotten => {
                     self.edited.extend(self.held.remove_entry(key));
                 }
-                // The fleet is not told of what had no room here.
+                // A ban that was dropped for room stays in the fleet.
                 Happened::Dropped => {
                     self.held.remove(key);
                     self.edited.remove(key);
@@ -50,7 +51,7 @@ impl LeftFleet {
         }
     }
 
-    /// What these bans would be if nobody had edited them, and which of them were taken out.
+    /// These bans as they would be without the edits, and the keys of those that were removed.
     pub(super) fn before(mut self, bans: &[Arc<Ban>]) -> (Vec<Arc<Ban>>, Vec<BanKey>) {
         let mut before = |ban: &Arc<Ban>| self.edited.remove(&BanKey::of(ban));
         let mut before: Vec<Arc<Ban>> = (bans.iter())

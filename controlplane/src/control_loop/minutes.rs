@@ -1,4 +1,5 @@
-//! What the loop counts a minute (CONTROL-11), and what clients share (SHARE-8).
+//! Periodic work of the control loop: the history of minutes (CONTROL-11) and shared limits
+//! (SHARE-8).
 
 use weir_shared::clock::Now;
 use weir_shared::totals::Totals;
@@ -8,13 +9,13 @@ use crate::bans::ledger::Ledger;
 use crate::history::Counted;
 
 impl Control {
-    /// Once a minute it folds the counters.
+    /// Folds the counters into the history, once a minute.
     pub(super) fn count_minute(&mut self, now: Now) {
         let (totals, ledger) = (&self.totals, self.bans.ledger());
         self.history.turn(now, || counted(totals(), ledger, now));
     }
 
-    /// Tells of limits that clients share, and keeps what they have counted (SHARE-8).
+    /// Raises alerts about limits that clients share, and saves their counts (SHARE-8).
     pub(super) fn share(&mut self, now: Now) {
         let refusals = self.table.take_shared_refusals();
         self.detection.shared_limits(&refusals, now);

@@ -1,11 +1,11 @@
-//! What the loop does with the rules that were found (RULE).
+//! New rules in the control loop (RULE).
 
 use weir_shared::clock::Now;
 
 use super::Control;
 
 impl Control {
-    /// Publishes what rules.json says now (RULE).
+    /// Publishes rules that were loaded since the last turn (RULE).
     pub(super) fn take_rules(&mut self, now: Now) {
         while let Some(found) = self.rules.next() {
             self.tell_fleet_of_lists(&found.lists, found.digest, now);

@@ -1,6 +1,5 @@
-//! What DNS said about addresses, each for as long as it holds; of too many the one that was
-//! answered longest ago goes (LOOKUP-2). Pure: time is an argument, nanoseconds of the monotonic
-//! clock.
+//! DNS answers about addresses, each kept for its lifetime; beyond the bound the oldest answer is
+//! dropped (LOOKUP-2). Pure: time is an argument, nanoseconds of the monotonic clock.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -13,14 +12,14 @@ const MAX_ADDRESSES: usize = 20_000;
 /// The answers.
 #[derive(Default)]
 pub(super) struct Cache {
-    /// Each with its number in the order of the answers.
+    /// Each answer with its number in the order of arrival.
     answers: HashMap<IpAddr, (u64, NamesAnswer)>,
     order: BTreeMap<u64, IpAddr>,
     next: u64,
 }
 
 impl Cache {
-    /// What is known about an address, for these suffixes. What holds no longer is dropped.
+    /// The answer about an address for these suffixes. An expired answer is dropped.
     pub(super) fn fresh(
         &mut self,
         address: IpAddr,

@@ -7,16 +7,16 @@ use weir_shared::rules::{Crawler, Fallen, RuleSet};
 
 use crate::alert::Alerts;
 
-/// How long a crawler's falls are told no more.
+/// How long further falls of a crawler raise no alert.
 const DAY_MS: u64 = 86_400_000;
 
-/// When the falls of each crawler were last told: those of rules.json.
+/// When the last alert about each crawler of rules.json was raised.
 #[derive(Default)]
 pub(crate) struct Falls(HashMap<String, u64>);
 
 impl Falls {
-    /// Tells of the falls that nobody was told of. Called in every turn of the control loop: it
-    /// looks at one flag of each crawler.
+    /// Raises alerts about new falls. Called in every turn of the control loop: it looks at one
+    /// flag of each crawler.
     pub(crate) fn turn(&mut self, rules: &RuleSet, alerts: &mut Alerts, now_ms: u64) {
         for crawler in rules.crawlers() {
             if let Some(fallen) = crawler.counts.take_fallen()
@@ -31,7 +31,7 @@ impl Falls {
     fn is_due(&mut self, crawler: &Crawler, rules: &RuleSet, now_ms: u64) -> bool {
         let name = &crawler.rule.name;
         let told = self.0.get(name).copied();
-        // A clock that was set back tells anew.
+        // If the clock was set back, the alert is raised again.
         let is_told = |at: u64| (at..at.saturating_add(DAY_MS)).contains(&now_ms);
         if told.is_some_and(is_told) {
             return false;

@@ -1,10 +1,10 @@
-//! The names of addresses whose clients claim to be a crawler: asked for at a DNS server, and kept
-//! (CRAWL-3).
+//! The DNS names of addresses whose clients claim to be a crawler: looked up at a DNS server, and
+//! cached (CRAWL-3).
 //!
-//! The data plane asks through a function and never waits: the answer goes to the client table. The
-//! thread `weir-crawlers` is started with the first question; without a crawler that is verified by
-//! DNS there is none. What DNS says is `resolver.rs`, what is known already `cache.rs`; when to ask
-//! at all is decided as for lookups (LOOKUP-2, LOOKUP-3, ALIVE-6).
+//! The data plane calls a function and never waits: the answer goes to the client table. The first
+//! question starts the thread `weir-crawlers`; without a crawler that is verified by DNS there is
+//! no thread. `resolver.rs` asks DNS, `cache.rs` keeps the answers. Whether a question may be asked
+//! is decided as for lookups (LOOKUP-2, LOOKUP-3, ALIVE-6).
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -32,26 +32,26 @@ use self::silent::Silent;
 use crate::lookup::breaker::{BackOff, Breaker, Gate};
 use crate::lookup::budget::Budget;
 
-/// The most questions under way at once, each with one socket: more of them than the addresses of
-/// one network may be asked about in the time that a silent zone takes.
+/// The most questions under way at once, each with one socket: more than the addresses of one
+/// network that may be asked about while a silent zone's questions time out.
 const MAX_IN_FLIGHT: usize = 32;
-/// The most that wait for their turn; further addresses are asked about later (LOOKUP-2).
+/// The most questions that wait; further addresses are looked up later (LOOKUP-2).
 const MAX_QUEUE: usize = 4096;
-/// When an address whose question found no place is asked about again.
+/// When an address whose question found no place is looked up again.
 const NO_PLACE_NS: u64 = 10_000_000_000;
-/// An answer is kept for its TTL, within these (CRAWL-3).
+/// The bounds on an answer's TTL (CRAWL-3).
 const SHORTEST_NS: u64 = 600_000_000_000;
 const LONGEST_NS: u64 = 7 * 86_400_000_000_000;
 /// A question that takes longer has no answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// The names, shared by everybody who asks.
+/// The names, shared by all threads.
 #[derive(Clone)]
 pub struct CrawlerNames(Arc<Service>);
 
 impl CrawlerNames {
-    /// Nobody is asked yet.
+    /// No question is asked yet.
     pub fn new(settings: &Settings, clock: Clock, table: Arc<dyn ClientTable>) -> Self {
         Self(Arc::new(Service {
             servers: Servers::of(&settings.lookup.name_servers),
@@ -79,7 +79,7 @@ struct Service {
     servers: Servers,
     clock: Clock,
     table: Arc<dyn ClientTable>,
-    /// To the thread, once it is there; closed where it could not be started.
+    /// The queue of the thread, once it is started; closed if it could not be started.
     queue: OnceLock<mpsc::Sender<Question>>,
     /// Locked for an address that is new to its client, and for an answer.
     state: Mutex<State>,
@@ -92,7 +92,7 @@ struct State {
     silent: Silent,
     back_off: BackOff,
     budget: Budget,
-    /// Addresses that are asked about. At most queue and flight together.
+    /// Addresses whose lookup is queued or under way.
     flights: HashSet<IpAddr>,
 }
 
@@ -122,7 +122,8 @@ impl Service {
         if let Some(again_ns) = waits.or_else(|| state.budget.spent_until(client, now.mono_ns)) {
             return unknown_until(again_ns);
         }
-        // A question about who was answered with silence proves little, and goes after the others.
+        // While the breaker is open, a question about a silent network proves little, and comes
+        // after the others.
         if state.breaker.is_open()
             && let Some(again_ns) = state.silent.until(address, now.mono_ns)
         {
@@ -144,7 +145,7 @@ impl Service {
         None
     }
 
-    /// Starts the thread. It ends with the process: nothing that it holds has to be finished.
+    /// Starts the thread. It ends with the process: no work of it must be finished.
     fn start(self: &Arc<Self>) -> mpsc::Sender<Question> {
         let (queue, queued) = mpsc::channel(MAX_QUEUE);
         let service = Arc::clone(self);
@@ -170,7 +171,7 @@ impl Service {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing panics while it is held; if it ever does, each part is still whole.
+        // Nothing panics while the lock is held; even then each part would be whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -211,7 +212,7 @@ impl Service {
         }
     }
 
-    /// A question has its outcome: remembers it, and tells the client table.
+    /// Handles the outcome of a question: keeps it, and updates the client table.
     fn settle(&self, question: &Question, outcome: Result<Found, Failure>) {
         let now = self.clock.now();
         let (address, suffixes) = (question.address, question.suffixes.id());
@@ -248,7 +249,7 @@ impl Service {
         answer
     }
 
-    /// When the address is asked about again.
+    /// Handles a failure; returns when the address may be looked up again.
     fn fail(&self, address: IpAddr, failure: &Failure, now: Now) -> u64 {
         let mut state = self.state();
         state.flights.remove(&address);
@@ -279,7 +280,7 @@ impl Service {
     }
 }
 
-/// A question under way. However it ends, also by a panic, it is settled.
+/// A question under way. It is settled however it ends, even by a panic.
 struct Flight {
     service: Arc<Service>,
     question: Question,

@@ -1,4 +1,4 @@
-//! What DNS says of an address: its names, and which of them lead back to it (CRAWL-3).
+//! Asks DNS for the names of an address, and for which of them resolve to it (CRAWL-3).
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -21,16 +21,16 @@ use weir_shared::proof::{MAX_ADDRESS_NAMES, Suffixes};
 
 use crate::guarded;
 
-/// Where the system says who is asked.
+/// The file with the system's DNS servers.
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 const MAX_RESOLV_CONF: u64 = 64 << 10;
-/// How often that file is looked at.
+/// How often that file is checked.
 const LOOK_NS: u64 = 30_000_000_000;
-/// One try at one server, and the tries: what the system's own resolver does by itself.
+/// The time-out of one try at one server. Two tries are the default of the system's resolver.
 const TRY: Duration = Duration::from_secs(3);
 const TRIES: usize = 2;
 
-/// Which servers are asked.
+/// The DNS servers to ask.
 #[derive(Clone, Debug)]
 pub(super) enum Servers {
     /// Those of `/etc/resolv.conf`.
@@ -40,7 +40,7 @@ pub(super) enum Servers {
 }
 
 impl Servers {
-    /// Those of the setting; of the system where it is empty.
+    /// The servers of the setting; those of the system if it is empty.
     pub(super) fn of(servers: &[SocketAddr]) -> Self {
         if servers.is_empty() {
             Self::OfSystem
@@ -62,16 +62,16 @@ impl fmt::Display for Servers {
     }
 }
 
-/// What was found out.
+/// The result of a lookup.
 #[derive(Debug)]
 pub(super) struct Found {
-    /// Names that are below a suffix and lead back to the address.
+    /// Names that are below a suffix and resolve to the address.
     pub(super) names: Vec<Box<str>>,
-    /// The shortest time that one of the answers holds, seconds.
+    /// The smallest TTL of the answers, in seconds.
     pub(super) ttl_seconds: u32,
 }
 
-/// Why nothing was.
+/// Why a lookup failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
     #[error("no answer in time")]
@@ -89,12 +89,12 @@ pub(super) enum Failure {
 }
 
 impl Failure {
-    /// Whose failure it is. That the server could not find out something about one zone says
-    /// nothing about others: whoever has a zone of his own could shut the breaker.
+    /// Who caused the failure. A failure about one zone says nothing about others; otherwise the
+    /// owner of a zone could open the breaker for everybody.
     pub(super) const fn whose(&self) -> Whose {
         match self {
             Self::NoServer(_) => Whose::Server,
-            // Also a connection over TCP, which only large answers need.
+            // Includes a failed TCP connection, which only large answers need.
             Self::Late | Self::Server(_) => Whose::OneOfThem,
             Self::Refused(ResponseCode::ServFail) | Self::Shut | Self::Panicked => Whose::Zone,
             Self::Refused(_) => Whose::OneOfThem,
@@ -102,21 +102,21 @@ impl Failure {
     }
 }
 
-/// Whose failure one is.
+/// The cause of a failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Whose {
-    /// The server's own.
+    /// The server.
     Server,
-    /// The server's, or that of the owner of a zone.
+    /// The server, or the owner of a zone.
     OneOfThem,
-    /// Not the server's.
+    /// The zone, not the server.
     Zone,
 }
 
-/// Makes the resolver, and another one when `/etc/resolv.conf` says something else.
+/// Makes the resolver, and a new one when `/etc/resolv.conf` changes.
 pub(super) struct Resolving {
     servers: Servers,
-    /// With the text that it was made of.
+    /// The resolver, with the text that it was made from.
     held: Option<(Vec<u8>, Resolver)>,
     look_at_ns: u64,
 }
@@ -130,7 +130,7 @@ impl Resolving {
         }
     }
 
-    /// The resolver of now.
+    /// The current resolver.
     pub(super) fn resolver(&mut self, now_ns: u64) -> Result<Resolver, Failure> {
         if let Some((_, resolver)) = &self.held
             && now_ns < self.look_at_ns
@@ -144,7 +144,7 @@ impl Resolving {
                 let text = guarded::read(Path::new(RESOLV_CONF), MAX_RESOLV_CONF);
                 let text = text.map_err(|error| no_server(&error))?;
                 let (config, _) = parse_resolv_conf(&text).map_err(|error| no_server(&error))?;
-                // Names are whole: nothing is searched.
+                // Names are fully qualified: search domains are not used.
                 let config = ResolverConfig::from_name_servers(config.name_servers);
                 (text, config)
             }
@@ -187,11 +187,11 @@ impl Resolver {
         let options: &mut ResolverOpts = builder.options_mut();
         options.timeout = TRY;
         options.attempts = TRIES;
-        // A file of this machine proves nothing about others.
+        // /etc/hosts proves nothing about other machines.
         options.use_hosts_file = ResolveHosts::Never;
-        // Answers are kept here, by the address.
+        // Answers are cached by address in `cache.rs`.
         options.cache_size = 0;
-        // One server after the other: a question has one socket.
+        // One server after the other, so that a question has one socket.
         options.num_concurrent_reqs = 1;
         let resolver = builder.build();
         resolver
@@ -199,8 +199,8 @@ impl Resolver {
             .map_err(|error| Failure::Server(error.to_string()))
     }
 
-    /// The names of an address that are below one of the suffixes and lead back to it. The first
-    /// four names are looked at.
+    /// The names of an address that are below one of the suffixes and resolve to it. Only the first
+    /// four names are checked.
     pub(super) async fn names(
         &self,
         address: IpAddr,
@@ -254,14 +254,14 @@ impl Resolver {
     }
 }
 
-/// In small letters, without the dot of the root.
+/// The name in small letters, without the trailing dot.
 fn as_text(name: &Name) -> String {
     let text = name.to_ascii().to_ascii_lowercase();
     text.strip_suffix('.').unwrap_or(&text).to_owned()
 }
 
-/// What an answer holds of a name; nothing where the server knows that there is nothing. Lowers the
-/// time that everything holds.
+/// The records of a name; empty if the server knows that there are none. Lowers `ttl_seconds` to
+/// that of the answer.
 fn answers(
     asked: Result<Lookup, NetError>,
     name: &Name,
@@ -291,8 +291,8 @@ fn answers(
     }
 }
 
-/// What a name stands for in an answer. What else an answer has is about names that nobody asked
-/// for, and proves nothing. Aliases come in their order, as a resolver writes them.
+/// Follows the aliases of a name in an answer. Other records are about names that were not asked
+/// for, and prove nothing. Aliases come in order, as resolvers write them.
 fn behind_aliases<'a>(records: &'a [Record], name: &'a Name) -> &'a Name {
     records
         .iter()
@@ -302,7 +302,7 @@ fn behind_aliases<'a>(records: &'a [Record], name: &'a Name) -> &'a Name {
         })
 }
 
-/// Whether an answer without records says that there are none. A referral does not.
+/// Whether an answer without records means that there are none. A referral does not.
 fn is_no(code: ResponseCode, has_soa: bool, is_referral: bool) -> bool {
     match code {
         ResponseCode::NXDomain => true,

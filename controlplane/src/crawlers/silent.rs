@@ -1,21 +1,20 @@
-//! Networks about which the DNS server said nothing that can be used since it last did (CRAWL-3).
-//! Silence may be the server's, or that of one zone whose owner has made it so: the server waits
-//! longer for it than anybody here. So may an answer that is too large for UDP, and is cut over
-//! TCP, or cannot be read. So that nobody shuts the breaker for others with addresses of
-//! his own, each network counts once, and is asked about again after the others. Pure: time is an
+//! Networks about which the DNS server has given no usable answer since its last one (CRAWL-3). The
+//! cause may be the server, or one zone whose owner wants it so: the server waits for a silent zone
+//! for longer than the time-out here. The same holds for answers that are too large for UDP and cut
+//! over TCP, or unreadable. So that nobody can open the breaker for others with addresses of his
+//! own, each network counts once, and is asked about again after the others. Pure: time is an
 //! argument, nanoseconds of the monotonic clock.
 
 use std::net::IpAddr;
 
 use weir_shared::netblock::Netblock;
 
-/// The networks that are remembered, more than failures in a row that open the breaker.
+/// The most networks that are remembered: more than the failures in a row that open the breaker.
 const MAX_NETWORKS: usize = 64;
-/// How wide a network is: what one owner of addresses often has.
+/// The width of a network: as many addresses as one owner often has.
 const NETWORK_V4: u8 = 16;
 const NETWORK_V6: u8 = 32;
-/// After so long a network may be the one that is asked about first, as long as the breaker is
-/// open, which is half of it.
+/// How long other networks come first while the breaker is open: twice the time that it stays open.
 const AFTER_OTHERS_NS: u64 = 60_000_000_000;
 
 /// The networks, each with the time of its last silence, the newest last.
@@ -23,7 +22,7 @@ const AFTER_OTHERS_NS: u64 = 60_000_000_000;
 pub(super) struct Silent(Vec<(Netblock, u64)>);
 
 impl Silent {
-    /// Nothing was said about an address. Whether its network is a new one.
+    /// Notes that an address got no usable answer. Returns whether its network is new.
     pub(super) fn note(&mut self, address: IpAddr, now_ns: u64) -> bool {
         let network = network(address);
         let before = self.0.iter().position(|(held, _)| *held == network);
@@ -36,7 +35,7 @@ impl Silent {
         before.is_none()
     }
 
-    /// Until when others go before an address; none where it is as good as they are.
+    /// Until when other addresses come first; none if this one need not wait.
     pub(super) fn until(&self, address: IpAddr, now_ns: u64) -> Option<u64> {
         let network = network(address);
         let (_, since_ns) = self.0.iter().find(|(held, _)| *held == network)?;

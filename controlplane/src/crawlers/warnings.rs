@@ -1,4 +1,4 @@
-//! What works, and costs a site its place in an index (CRAWL-6).
+//! Warnings about settings that work, and may cost a site its place in a search index (CRAWL-6).
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use weir_shared::rules::{Crawler, Denial, Purpose, RuleSet, Verify};
 use weir_shared::settings::{BanResponse, Settings};
 use weir_shared::spans::Spans;
 
-/// One sentence each. `bans` are those held.
+/// The warnings, one sentence each. `bans` are all held bans.
 pub(crate) fn of(
     rules: &RuleSet,
     settings: &Settings,
@@ -43,11 +43,12 @@ pub(crate) fn of(
     warnings
 }
 
-/// What a refusal is that an index takes for lasting; none where it comes again later.
+/// How a search index reads this refusal, if it takes it as lasting; none if the engine comes again
+/// later.
 fn lasting(answer: BanResponse) -> Option<String> {
     match answer {
         BanResponse::Drop => Some("no answer".to_owned()),
-        // Come again later, and what is the fault of a server: a page stays in the index.
+        // After 429 and server errors a page stays in the index.
         BanResponse::Status(status)
             if status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error() =>
         {
@@ -57,7 +58,7 @@ fn lasting(answer: BanResponse) -> Option<String> {
     }
 }
 
-/// A list that would meet a search engine with one.
+/// A warning if a list would answer a search engine with a lasting refusal.
 fn listed(engine: &Crawler, denied: &Spans, answer: BanResponse) -> Option<String> {
     let Verify::Feed(feed) = &engine.verify else {
         return None;
@@ -70,7 +71,7 @@ fn listed(engine: &Crawler, denied: &Spans, answer: BanResponse) -> Option<Strin
     ))
 }
 
-/// A ban without an end, whatever its answer is.
+/// A warning if a permanent ban covers a search engine, whatever its response.
 fn banned(engine: &Crawler, bans: &[Arc<Ban>], now_ms: u64) -> Option<String> {
     let Verify::Feed(feed) = &engine.verify else {
         return None;
@@ -86,7 +87,7 @@ fn banned(engine: &Crawler, bans: &[Arc<Ban>], now_ms: u64) -> Option<String> {
     ))
 }
 
-/// A denial that would.
+/// A warning if a denial would answer a search engine with a lasting refusal.
 fn denied(denial: &Denial, engine: &Crawler, otherwise: BanResponse) -> Option<String> {
     let what = lasting(denial.answer.unwrap_or(otherwise))?;
     Some(format!(

@@ -1,8 +1,8 @@
 //! The last good copy of each feed, as `feeds/NAME` in the state directory (FEED-4).
 //!
-//! It is a list of netblocks as every other, so that other programs may read it; its first line, a
-//! comment, says in JSON where it came from and when. A copy of another URL than the feed's is not
-//! its copy, and one that is not whole is none.
+//! A copy is an ordinary list of netblocks, so that other programs can read it. Its first line, a
+//! comment, has its source and time in JSON. A copy of another URL than the feed's, or one that is
+//! not whole, is not used.
 
 use std::fmt::Write as _;
 use std::fs::{self, DirBuilder};
@@ -25,23 +25,23 @@ use crate::netblock_list::{self, MAX_LISTED};
 
 /// The folder in the state directory.
 const FOLDER: &str = "feeds";
-/// Behind the name of a feed, the version that was not taken (FEED-5). Names of feeds have no dot.
+/// The suffix of the file with a refused version (FEED-5). Names of feeds have no dot.
 const REFUSED: &str = ".refused";
-/// The first line of a copy is shorter.
+/// The most bytes of the first line.
 const MAX_HEAD: u64 = 16 << 10;
-/// What the first line begins with.
+/// The beginning of the first line.
 const MARK: &str = "# weir feed ";
-/// A copy has at most as many entries as a list may have, each of at most 44 bytes.
+/// The most bytes of a copy: it has at most as many entries as a list, each of at most 44 bytes.
 const MAX_BYTES: u64 = 64 << 20;
 
-/// What the first line says.
+/// The content of the first line.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Head {
-    /// Where it was fetched.
+    /// The URL it was fetched from.
     pub(crate) url: String,
     /// When this version was taken.
     pub(crate) taken: Time,
-    /// When its publisher last said that this is the version.
+    /// When its publisher last confirmed that this version is current.
     pub(crate) confirmed: Time,
     /// `ETag` of the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -49,23 +49,23 @@ pub(crate) struct Head {
     /// `Last-Modified` of the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) last_modified: Option<String>,
-    /// SHA-256 of the netblocks, to tell a version that was published again.
+    /// SHA-256 of the netblocks, to recognize a version that is published again.
     #[serde(default)]
     pub(crate) digest: String,
-    /// How many netblocks follow.
+    /// The number of netblocks that follow.
     pub(crate) entries: usize,
 }
 
-/// A copy.
+/// A copy of one feed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Copy {
-    /// Where it is from.
+    /// Its first line.
     pub(crate) head: Head,
-    /// What the publisher lists, nothing left out.
+    /// All netblocks of the publisher, none left out.
     pub(crate) netblocks: Vec<Netblock>,
 }
 
-/// Where they are kept.
+/// The folder of the copies.
 #[derive(Clone, Debug)]
 pub(crate) struct Copies(PathBuf);
 
@@ -74,14 +74,14 @@ impl Copies {
         Self(state_dir.join(FOLDER))
     }
 
-    /// The copy of this feed; none where there is no whole one of its URL.
+    /// The copy of this feed; none if there is no whole copy of its URL.
     pub(crate) fn read(&self, wanted: &Wanted) -> Option<Copy> {
         let bytes = guarded::read(&self.path(&wanted.name), MAX_BYTES).ok()?;
         let copy = parse(&bytes)?;
         (copy.head.url == wanted.url.uri().to_string()).then_some(copy)
     }
 
-    /// The first line of it alone.
+    /// The first line of the copy only.
     pub(crate) fn head(&self, wanted: &Wanted) -> Option<Head> {
         let file = guarded::open(&self.path(&wanted.name)).ok()?;
         let mut line = String::new();
@@ -92,24 +92,24 @@ impl Copies {
         (head.url == wanted.url.uri().to_string()).then_some(head)
     }
 
-    /// The version that was not taken, if it is this feed's.
+    /// The refused version, if it is of this feed's URL.
     pub(crate) fn refused(&self, wanted: &Wanted) -> Option<Copy> {
         let bytes = guarded::read(&self.path(&refused(&wanted.name)), MAX_BYTES).ok()?;
         let copy = parse(&bytes)?;
         (copy.head.url == wanted.url.uri().to_string()).then_some(copy)
     }
 
-    /// Keeps the version that was not taken, for whoever accepts it.
+    /// Keeps a refused version, for an operator to accept.
     pub(crate) fn refuse(&self, name: &str, copy: &Copy) -> io::Result<()> {
         self.write(&refused(name), copy)
     }
 
-    /// There is none any more.
+    /// Removes the refused version.
     pub(crate) fn forget_refused(&self, name: &str) {
         let _ = fs::remove_file(self.path(&refused(name)));
     }
 
-    /// The version that is kept was confirmed: another first line.
+    /// Writes a new first line, because the publisher confirmed the version.
     pub(crate) fn confirm(&self, name: &str, head: &Head) -> io::Result<()> {
         let bytes = guarded::read(&self.path(name), MAX_BYTES)?;
         let rest = bytes.iter().position(|byte| *byte == b'\n');
@@ -117,8 +117,8 @@ impl Copies {
         self.write_bytes(name, &[first_line(head)?.as_bytes(), rest].concat())
     }
 
-    /// Removes what was kept of feeds that rules.json names no longer. What cannot be removed does
-    /// no harm.
+    /// Removes the files of feeds that rules.json no longer names. A file that cannot be removed
+    /// does no harm.
     pub(crate) fn forget_others(&self, is_named: impl Fn(&str) -> bool) {
         for entry in fs::read_dir(&self.0).into_iter().flatten().flatten() {
             let held = entry.file_name();
@@ -133,13 +133,12 @@ impl Copies {
         }
     }
 
-    /// Keeps a copy in the place of the one before.
+    /// Writes a copy, replacing the previous one.
     pub(crate) fn write(&self, name: &str, copy: &Copy) -> io::Result<()> {
         self.write_bytes(name, text(copy)?.as_bytes())
     }
 
-    /// The decisions that were kept of this stream (FEED-7); none where there is no whole copy of
-    /// its URL.
+    /// The kept decisions of this stream (FEED-7); none if there is no whole copy of its URL.
     pub(crate) fn read_decisions(&self, wanted: &Wanted) -> Option<(Head, Decisions)> {
         let bytes = guarded::read(&self.path(&wanted.name), MAX_BYTES).ok()?;
         let text = std::str::from_utf8(&bytes).ok()?;
@@ -153,7 +152,7 @@ impl Copies {
         (is_whole && head.url == wanted.url.uri().to_string()).then_some((head, decisions))
     }
 
-    /// Keeps the decisions of a stream in the place of those before.
+    /// Writes the decisions of a stream, replacing the previous ones.
     pub(crate) fn write_decisions(
         &self,
         name: &str,
@@ -202,7 +201,7 @@ fn head_of(line: &[u8]) -> Option<Head> {
     serde_json::from_slice(line.strip_prefix(MARK.as_bytes())?).ok()
 }
 
-/// A copy as it is written.
+/// The text of a copy.
 fn text(copy: &Copy) -> io::Result<String> {
     let mut text = first_line(&copy.head)?;
     text.push('\n');
@@ -213,7 +212,7 @@ fn text(copy: &Copy) -> io::Result<String> {
 }
 
 fn parse(bytes: &[u8]) -> Option<Copy> {
-    // A line that is cut could be another netblock.
+    // The text must end with a line end: a cut line could be another netblock.
     let bytes = bytes.strip_suffix(b"\n")?;
     let first = bytes.split(|byte| *byte == b'\n').next()?;
     let head = head_of(first)?;

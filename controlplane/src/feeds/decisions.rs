@@ -1,5 +1,5 @@
-//! Decisions of CrowdSec: the reader of its stream, and the set of those that hold, each by
-//! its id (FEED-7). Pure: asking and telling are `stream.rs`.
+//! Decisions of CrowdSec: the reader of its stream, and the set of current decisions by their ids
+//! (FEED-7). Pure: `stream.rs` asks the LAPI and reports.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::{self, Write as _};
@@ -14,12 +14,12 @@ use weir_shared::settings::{Asns, Countries};
 use super::judge::{Guard, bounded};
 use super::wanted::Other;
 
-/// Of a decision that cannot be read this many characters of its value are told.
+/// How many characters of the value of an unusable decision are quoted.
 const MAX_QUOTED: usize = 40;
-/// The longest duration that is told apart: a hundred years.
+/// Longer durations count as this: a hundred years.
 const MAX_LEFT_MS: u64 = 100 * 366 * 86_400_000;
 
-/// Whom a decision is about.
+/// The subject of a decision.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub(crate) enum Subject {
     /// Scopes `Ip` and `Range`.
@@ -30,13 +30,13 @@ pub(crate) enum Subject {
     Country(Country),
 }
 
-/// A decision that was told, and that this program can carry out.
+/// A decision of an answer that this program can apply.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Given {
     id: i64,
-    /// None where it is ignored whatever its type is: it was simulated.
+    /// None if it is simulated: it is ignored whatever its type.
     subject: Option<Subject>,
-    /// How long it still holds; 0 where it has ended.
+    /// The time until its end; 0 if it has ended.
     left_ms: u64,
     is_ban: bool,
 }
@@ -48,11 +48,11 @@ pub(crate) struct Answer {
     deleted: Vec<i64>,
     /// Decisions whose scope, value or duration cannot be used.
     pub(crate) skipped: usize,
-    /// The first of them, shortened.
+    /// The first of these decisions, shortened.
     pub(crate) first_skipped: Option<String>,
 }
 
-/// Reads an answer. An error is the end of a sentence, and quotes nothing of it.
+/// Parses an answer. The error is the end of a sentence, and quotes nothing of the answer.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Answer, String> {
     let read: Read = serde_json::from_slice(bytes).map_err(|error| {
         let (line, column) = (error.line(), error.column());
@@ -81,7 +81,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Answer, String> {
     })
 }
 
-/// An answer as it is sent. A list may be `null`, which is not the same as absent.
+/// The JSON of an answer. A list may be `null`, which differs from absent.
 #[derive(Deserialize)]
 struct Read {
     #[serde(default, deserialize_with = "there")]
@@ -98,7 +98,7 @@ fn there<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Opti
     T::deserialize(from).map(Some)
 }
 
-/// A decision as it is sent, with the members that count.
+/// The JSON of a decision, with the members in use.
 #[derive(Deserialize)]
 struct Item {
     id: i64,
@@ -115,7 +115,7 @@ struct Item {
 }
 
 impl Item {
-    /// None where it cannot be used.
+    /// The decision; none if it cannot be used.
     fn given(&self) -> Option<Given> {
         let is_simulated = self.simulated == Some(true);
         let subject = match is_simulated {
@@ -131,7 +131,7 @@ impl Item {
     }
 }
 
-/// `new`, read one by one: a list of `null` is as long as its bytes, and takes no memory.
+/// `new`, read item by item: even a long list of `null` takes no memory.
 #[derive(Default)]
 struct New {
     given: Vec<Given>,
@@ -170,7 +170,7 @@ impl<'de> Deserialize<'de> for New {
     }
 }
 
-/// `deleted`: the ids alone count.
+/// `deleted`: only the ids are read.
 #[derive(Default)]
 struct Deleted(Vec<i64>);
 
@@ -200,7 +200,7 @@ impl<'de> Deserialize<'de> for Deleted {
     }
 }
 
-/// A decision that cannot be used, shortened.
+/// An unusable decision in a few words.
 fn told(item: &Item) -> String {
     let short = |text: &str| text.chars().take(MAX_QUOTED).collect::<String>();
     format!(
@@ -228,7 +228,7 @@ fn subject(scope: &str, value: &str) -> Option<Subject> {
     None
 }
 
-/// A duration as Go writes it, such as `3h59m57.12s`, in milliseconds, rounded up: 0 where it is
+/// Milliseconds of a duration in Go's format, such as `3h59m57.12s`, rounded up; 0 if it is
 /// negative.
 fn left_ms(text: &str) -> Option<u64> {
     let (is_over, mut rest) = match text.strip_prefix('-') {
@@ -267,7 +267,7 @@ fn left_ms(text: &str) -> Option<u64> {
                 Some(sum.saturating_mul(10).saturating_add(digit))
             }),
         };
-        // What is finer than a nanosecond of an hour changes nothing.
+        // Further digits are finer than a nanosecond even of an hour.
         let part = part.get(..part.len().min(15)).unwrap_or_default();
         let divisor = 10_u128.pow(u32::try_from(part.len()).unwrap_or(0));
         nanoseconds = nanoseconds
@@ -279,20 +279,20 @@ fn left_ms(text: &str) -> Option<u64> {
     Some(if is_over { 0 } else { left_ms.min(MAX_LEFT_MS) })
 }
 
-/// One that holds.
+/// A current decision.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Decision {
     subject: Subject,
-    /// Milliseconds since 1970.
+    /// The end, in milliseconds since 1970.
     ends_ms: u64,
 }
 
-/// The decisions that hold, by their ids.
+/// The current decisions, by their ids.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Decisions(HashMap<i64, Decision>);
 
 impl Decisions {
-    /// What an answer says of them at a moment, and what undoes it. A decision that is new and
+    /// Applies an answer at `now_ms`, and returns how to undo it. A decision that is new and
     /// deleted in one answer is deleted.
     pub(crate) fn apply(&mut self, answer: &Answer, other: Other, now_ms: u64) -> Undo {
         let mut undo = Undo::default();
@@ -309,7 +309,7 @@ impl Decisions {
         undo
     }
 
-    /// What was held of this id before.
+    /// Sets or removes a decision, and returns the previous one of this id.
     fn put(&mut self, id: i64, decision: Option<Decision>) -> Option<Decision> {
         match decision {
             Some(decision) => self.0.insert(id, decision),
@@ -317,36 +317,36 @@ impl Decisions {
         }
     }
 
-    /// As it was before an answer.
+    /// Restores the decisions as they were before an answer.
     pub(crate) fn undo(&mut self, undo: Undo) {
         for (id, before) in undo.0.into_iter().rev() {
             self.put(id, before);
         }
     }
 
-    /// Only what an answer says is deleted.
+    /// Applies only the deletions of an answer.
     pub(crate) fn delete(&mut self, answer: &Answer) {
         for id in &answer.deleted {
             self.0.remove(id);
         }
     }
 
-    /// Forgets those whose time is over.
+    /// Removes the decisions that have ended.
     pub(crate) fn end(&mut self, now_ms: u64) {
         self.0.retain(|_, decision| decision.ends_ms > now_ms);
     }
 
-    /// When the next of them ends.
+    /// When the next decision ends.
     pub(crate) fn next_end_ms(&self) -> Option<u64> {
         self.0.values().map(|decision| decision.ends_ms).min()
     }
 
-    /// How many there are; two on one value are two.
+    /// The number of decisions; two on one value count as two.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whom they are about, each once.
+    /// The subjects of the decisions, each once.
     pub(crate) fn listed(&self) -> Listed {
         let mut listed = Listed::default();
         for decision in self.0.values() {
@@ -365,7 +365,7 @@ impl Decisions {
         listed
     }
 
-    /// As the copy has them: id, subject and end, one a line, in the order of their ids.
+    /// The lines of the copy: id, subject and end, one decision a line, in the order of their ids.
     pub(crate) fn lines(&self) -> String {
         let mut all: Vec<(&i64, &Decision)> = self.0.iter().collect();
         all.sort_unstable_by_key(|(id, _)| **id);
@@ -380,7 +380,7 @@ impl Decisions {
         text
     }
 
-    /// The same, read; none where a line is none.
+    /// Parses these lines; none if one of them is malformed.
     pub(crate) fn of_lines(text: &str) -> Option<Self> {
         let mut decisions = HashMap::new();
         for line in text.lines() {
@@ -395,7 +395,7 @@ impl Decisions {
     }
 }
 
-/// What an answer changed: ids in their order, with what was held of each before.
+/// The changes of an answer: ids in order, each with the previous decision.
 #[derive(Debug, Default)]
 pub(crate) struct Undo(Vec<(i64, Option<Decision>)>);
 
@@ -412,7 +412,7 @@ impl Undo {
     }
 }
 
-/// Whom decisions are about, each once and in order.
+/// The subjects of decisions, each once and in order.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Listed {
     pub(crate) netblocks: Vec<Netblock>,
@@ -421,10 +421,11 @@ pub(crate) struct Listed {
 }
 
 impl Listed {
-    /// A version of the feed of this name, and the netblocks that are left out of it (FEED-5).
+    /// Makes a version of the feed of this name, and returns the netblocks that are left out of it
+    /// as well (FEED-5).
     ///
     /// # Errors
-    /// What is not left out covers nearly everybody. The end of a sentence.
+    /// The remaining netblocks cover nearly everybody. The error is the end of a sentence.
     pub(crate) fn feed(
         self,
         name: &str,
@@ -453,7 +454,8 @@ pub mod fuzzing {
     use super::{Decisions, parse};
     use crate::feeds::wanted::Other;
 
-    /// The decisions of an answer as the copy has them, and read again from there; why it is none.
+    /// The lines of the copy for an answer, and the same after parsing them again; or why it is no
+    /// answer.
     pub fn decisions(bytes: &[u8]) -> Result<(String, Option<String>), String> {
         let answer = parse(bytes)?;
         let mut decisions = Decisions::default();

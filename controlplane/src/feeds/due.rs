@@ -7,23 +7,23 @@ const FIRST_PAUSE_MS: u64 = 60_000;
 /// The longest pause after a failure, and the longest that a publisher may ask for.
 const MAX_PAUSE_MS: u64 = 86_400_000;
 
-/// A number from 0 up to this one, at random.
+/// A random number from 0 to the given one, inclusive.
 pub(super) type Random<'a> = &'a mut dyn FnMut(u64) -> u64;
 
-/// One feed's time, in milliseconds since 1970.
+/// The schedule of one feed, in milliseconds since 1970.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Due {
-    /// When the version that holds was last confirmed.
+    /// When the version in force was last confirmed.
     confirmed_ms: Option<u64>,
     next_ms: u64,
     /// The pause after the last failure; 0 after an answer.
     pause_ms: u64,
-    /// The publisher asked to be left alone until then.
+    /// The publisher asked for no fetch before this time.
     not_before_ms: u64,
 }
 
 impl Due {
-    /// A feed with the copy that it has.
+    /// The schedule of a feed, from the time of its copy.
     pub(super) fn begin(
         every: Duration,
         confirmed_ms: Option<u64>,
@@ -38,7 +38,7 @@ impl Due {
         due
     }
 
-    /// `every` is this one now.
+    /// Applies a new `every`.
     pub(super) fn set_every(&mut self, every: Duration, now_ms: u64, random: Random<'_>) {
         if self.pause_ms == 0 {
             let from = self.confirmed_ms;
@@ -48,8 +48,8 @@ impl Due {
         self.event(every, now_ms);
     }
 
-    /// A start, a reload or an edit: a feed that is too old is fetched at once, unless its
-    /// publisher asked to be left alone.
+    /// After a start, a reload or an edit: a feed that is too old becomes due at once, unless its
+    /// publisher asked for a pause.
     pub(super) fn event(&mut self, every: Duration, now_ms: u64) {
         let is_fresh = |confirmed_ms: u64| now_ms < confirmed_ms.saturating_add(millis(every));
         if !self.confirmed_ms.is_some_and(is_fresh) {
@@ -57,13 +57,13 @@ impl Due {
         }
     }
 
-    /// An operator wants it now.
+    /// Makes the feed due now, because an operator asked for it.
     pub(super) fn ask(&mut self, now_ms: u64) {
         self.next_ms = now_ms;
         self.not_before_ms = 0;
     }
 
-    /// What was fetched holds.
+    /// The fetched version is in force.
     pub(super) fn confirm(&mut self, every: Duration, now_ms: u64, random: Random<'_>) {
         *self = Self {
             confirmed_ms: Some(now_ms),
@@ -72,7 +72,7 @@ impl Due {
         };
     }
 
-    /// What was fetched is not taken.
+    /// The fetched version is refused.
     pub(super) fn refuse(&mut self, every: Duration, now_ms: u64, random: Random<'_>) {
         *self = Self {
             confirmed_ms: self.confirmed_ms,
@@ -81,7 +81,7 @@ impl Due {
         };
     }
 
-    /// Nothing was fetched, and this is how long the publisher asks to be left alone.
+    /// The fetch failed. `asked` is the pause that the publisher asks for.
     pub(super) fn fail(&mut self, asked: Option<Duration>, now_ms: u64, random: Random<'_>) {
         self.pause_ms = match self.pause_ms {
             0 => FIRST_PAUSE_MS,
@@ -93,12 +93,12 @@ impl Due {
         self.next_ms = now_ms.saturating_add(pause_ms.max(asked_ms));
     }
 
-    /// When it is fetched next.
+    /// When the feed is fetched next.
     pub(super) const fn next_ms(&self) -> u64 {
         self.next_ms
     }
 
-    /// How long until then. Where the clock was set back it is not waited for to come round.
+    /// How long until the next fetch. A clock that was set back does not make the wait longer.
     pub(super) fn wait_ms(&self, every: Duration, now_ms: u64) -> u64 {
         let wait_ms = self.next_ms.saturating_sub(now_ms);
         let longest = millis(every).max(MAX_PAUSE_MS);
@@ -109,7 +109,8 @@ impl Due {
     }
 }
 
-/// A time after this one and never earlier, so that not all who began together come together.
+/// A time at least `every` after this one, with jitter, so that instances that started together do
+/// not fetch together.
 fn later(from_ms: u64, every: Duration, random: Random<'_>) -> u64 {
     let every_ms = millis(every);
     from_ms

@@ -1,22 +1,22 @@
-//! What the metrics tell of a feed (FEED-8).
+//! The facts about a feed for the metrics (FEED-8).
 
 use super::report::{Outcome, Report};
 
-/// One feed's.
+/// The facts of one feed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct FeedFacts {
     /// Its name.
     pub(crate) name: String,
-    /// The entries that hold.
+    /// The number of entries in force.
     pub(crate) entries: usize,
-    /// How long ago its version was fetched or confirmed; none where there is none.
+    /// How long ago its version was fetched or confirmed; none without a version.
     pub(crate) age_ms: Option<u64>,
-    /// By [`Outcome::ALL`].
+    /// Fetches by position in [`Outcome::ALL`].
     pub(crate) fetches: [u64; Outcome::ALL.len()],
 }
 
 impl FeedFacts {
-    /// At a moment, milliseconds since 1970.
+    /// The facts at `now_ms`, in milliseconds since 1970.
     pub(crate) fn of(name: String, report: &Report, now_ms: u64) -> Self {
         let confirmed_ms = report.feed.confirmed_ms();
         Self {

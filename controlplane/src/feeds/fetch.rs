@@ -1,5 +1,5 @@
-//! One fetch of a feed (FEED-3): conditional, bounded in time and size, without a redirect to where
-//! the service alone can reach.
+//! One fetch of a feed (FEED-3): conditional, bounded in time and size, and without redirects to
+//! places that only the service can reach.
 
 use std::future::Future;
 use std::time::Duration;
@@ -26,30 +26,30 @@ use crate::outgoing::{chain, retry_after};
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 /// The largest list.
 pub(super) const MAX_BYTES: usize = 64 << 20;
-/// The field with the key of a LAPI.
+/// The header field with the key of a LAPI.
 const API_KEY: &str = "x-api-key";
 /// Redirects that are followed, one after the other.
 const MAX_REDIRECTS: usize = 5;
 /// The longest `ETag` and `Last-Modified` that are kept.
 const MAX_VALIDATOR: usize = 1024;
 
-/// What a publisher calls a version by.
+/// The validators by which a publisher identifies a version.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Validators {
     pub(super) etag: Option<String>,
     pub(super) last_modified: Option<String>,
 }
 
-/// What came.
+/// The result of a fetch.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum Fetched {
-    /// The version that the validators name is the current one.
+    /// The version of the validators is still current.
     Unchanged,
-    /// Another one.
+    /// Another version.
     Body(Vec<u8>, Validators),
 }
 
-/// Why nothing came.
+/// Why a fetch failed.
 #[derive(PartialEq, Eq, Debug, thiserror::Error)]
 pub(super) enum Failure {
     #[error("nothing whole within {} s", PATIENCE.as_secs())]
@@ -75,7 +75,7 @@ pub(super) enum Failure {
 }
 
 impl Failure {
-    /// How long the publisher asks to be left alone.
+    /// The pause that the publisher asks for.
     pub(super) const fn pause(&self) -> Option<Duration> {
         match self {
             Self::Status { pause, .. } => *pause,
@@ -84,7 +84,7 @@ impl Failure {
     }
 }
 
-/// Fetches a feed. What the validators name is there already.
+/// Fetches a feed, unless the version of the validators is still current.
 pub(super) async fn fetch(
     tls: &ClientConfig,
     url: &FeedUrl,
@@ -100,7 +100,7 @@ pub(super) async fn fetch(
 }
 
 /// Asks a LAPI for its decision stream: all decisions at a start, or what has changed since it was
-/// last asked (FEED-7). No redirect is followed: the key is for this place alone.
+/// last asked (FEED-7). No redirect is followed: the key is for this address only.
 pub(super) async fn decisions(
     tls: &ClientConfig,
     url: &FeedUrl,
@@ -113,8 +113,8 @@ pub(super) async fn decisions(
         false => Reach::Public,
     };
     let way = Way { tls, reach, now_ms };
-    // Without `dedup=false` the LAPI tells one decision of each value, and of `scopes` it knows
-    // ip and range unless others are named.
+    // Without `dedup=false` the LAPI sends one decision of each value, and without `scopes` only
+    // those of ip and range.
     let target =
         format!("/v1/decisions/stream?startup={is_start}&dedup=false&scopes=ip,range,as,country");
     let asking = async {
@@ -143,7 +143,7 @@ async fn within<T>(
     fetched.unwrap_or(Err(Failure::TimedOut))
 }
 
-/// How a feed is asked for.
+/// How to send a request for a feed.
 struct Way<'a> {
     tls: &'a ClientConfig,
     reach: Reach,
@@ -217,7 +217,7 @@ async fn send(way: &Way<'_>, request: request::Builder) -> Result<Response<Incom
         .map_err(|error| failed(&error))
 }
 
-/// The whole body.
+/// Reads the whole body.
 async fn body(response: Response<Incoming>) -> Result<Vec<u8>, Failure> {
     let headers = response.headers();
     let encoding = headers.get(CONTENT_ENCODING).map(shown);

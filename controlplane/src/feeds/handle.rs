@@ -1,5 +1,5 @@
-//! How the rest of the service speaks to the thread `weir-feeds`: which feeds there are, what
-//! operators ask of one, what is told of them, and the part of a reload. Nobody waits for it.
+//! The service's handle of the thread `weir-feeds`: sets the feeds, passes operators' requests,
+//! reads the reports, and has the part of a reload. No call blocks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,54 +17,54 @@ use super::thread::{self, Feeding};
 use super::wanted::Wanted;
 use crate::outgoing::{RootsError, tls};
 
-/// Asked by operators at once; one more is told that it is too much.
+/// The most requests of operators that may wait; a further one is refused.
 const MAX_ORDERS: usize = 64;
 
-/// How others speak to the thread. The default is none: there are no feeds.
+/// The handle of the thread. The default is a handle without a thread: there are no feeds.
 #[derive(Clone, Default)]
 pub(crate) struct FeedsHandle(Option<Arc<Shared>>);
 
 impl FeedsHandle {
-    /// Nothing runs yet.
+    /// A handle; no thread runs yet.
     pub(crate) fn new(settings: &Settings, clock: Clock, outlets: Outlets) -> Self {
         Self(Some(Arc::new(Shared::new(settings, clock, outlets))))
     }
 
-    /// These are the feeds of rules.json now. The first of them starts the thread.
+    /// Sets the feeds of rules.json. The first feed starts the thread.
     pub(crate) fn want(&self, wanted: Vec<(Wanted, Arc<Feed>)>) {
         self.say(|said| said.wanted = Some(wanted));
     }
 
-    /// The service has its state: feeds are fetched from now on.
+    /// Starts fetching: the service has its state now.
     pub(crate) fn begin(&self) {
         self.say(|said| said.may_run = true);
     }
 
-    /// The state is given away, or the service stops: nothing is fetched from now on. The receiver
-    /// is disconnected once the copies hold what is known.
+    /// Stops fetching, because the state is given away or the service stops. The receiver is
+    /// disconnected once the copies are complete on disk.
     pub(crate) fn stand_still(&self) -> Receiver<()> {
         let (keep, kept) = bounded(0);
         self.say(|said| {
             said.stands_still = true;
-            // The next process would know nothing of what they bring.
+            // The new process would not get the results of these requests.
             said.orders.clear();
             said.keep = said.is_running.then_some(keep);
         });
         kept
     }
 
-    /// The state was taken back.
+    /// Resumes fetching: the state was taken back.
     pub(crate) fn go_on(&self) {
         self.say(|said| said.stands_still = false);
     }
 
-    /// Has a feed fetched now. Whether there is such a feed; none where too much was asked, or the
-    /// state is given away.
+    /// Has a feed fetched now. Returns whether there is such a feed; none if too many requests
+    /// wait, or the state is given away.
     pub(crate) fn fetch(&self, name: &str) -> Option<bool> {
         self.order(name, Order::Fetch)
     }
 
-    /// Has the version of a feed taken that was not. `told` is called where there is such a feed.
+    /// Has the refused version of a feed accepted. `told` is called if there is such a feed.
     pub(crate) fn accept(
         &self,
         name: &str,
@@ -90,7 +90,7 @@ impl FeedsHandle {
         has_room.then_some(true)
     }
 
-    /// What is told of each feed, by name.
+    /// The report of each feed, by name.
     pub(crate) fn reports(&self) -> BTreeMap<String, Report> {
         let shared = self.0.as_ref();
         shared
@@ -98,14 +98,14 @@ impl FeedsHandle {
             .unwrap_or_default()
     }
 
-    /// The same for the metrics.
+    /// The facts of each feed, for the metrics.
     pub(crate) fn facts(&self, now_ms: u64) -> Vec<FeedFacts> {
         let reports = self.reports().into_iter();
         let facts = reports.map(|(name, report)| FeedFacts::of(name, &report, now_ms));
         facts.collect()
     }
 
-    /// The part of a reload: the file of roots is judged, and feeds that are too old are fetched.
+    /// The feeds' part of a reload: checks the file of roots, and fetches feeds that are too old.
     pub(crate) fn part(&self) -> Part {
         let handle = self.clone();
         Box::new(move |new| {
@@ -138,10 +138,10 @@ impl FeedsHandle {
     }
 }
 
-/// What a start would find in the file of roots.
+/// Checks the file of roots as a start would.
 ///
 /// # Errors
-/// A sentence: it cannot be used.
+/// A sentence: the file cannot be used.
 pub(crate) fn check(settings: &Settings) -> Result<(), String> {
     match tls(settings.state.feed_ca_file.as_deref()) {
         Ok(_) => Ok(()),
@@ -154,7 +154,7 @@ pub(crate) fn check(settings: &Settings) -> Result<(), String> {
 
 #[cfg(test)]
 impl FeedsHandle {
-    /// Knows a feed that nothing fetches.
+    /// For tests: a handle with a feed that no thread fetches.
     pub(crate) fn idle(clock: Clock, name: &str) -> Self {
         let outlets = Outlets {
             offer: Box::new(|_| Ok(())),

@@ -1,5 +1,6 @@
-//! What of a fetched list is taken (FEED-5, ALIVE-5): whether it can be the next version at all,
-//! and which of its entries would refuse, or let through, nearly everybody or the machine itself.
+//! Decides what of a fetched list is used (FEED-5, ALIVE-5): whether it can be the next version at
+//! all, and which entries are left out because they would refuse, or let through, nearly everybody
+//! or the machine itself.
 
 use std::net::IpAddr;
 
@@ -9,11 +10,11 @@ use weir_shared::spans::Spans;
 
 use crate::netblock_list::{self, ListText, MAX_LISTED, Unusable};
 
-/// The widest that an entry may be, alone or with those beside it.
+/// The widest block that entries may cover, alone or together.
 const WIDEST_V4: u32 = 8;
 const WIDEST_V6: u32 = 16;
 
-/// Nobody's in particular: entries there are left out.
+/// Private and special-purpose netblocks: entries in them are left out.
 const PRIVATE: [&str; 11] = [
     "0.0.0.0/8",
     "10.0.0.0/8",
@@ -28,7 +29,7 @@ const PRIVATE: [&str; 11] = [
     "fec0::/10",
 ];
 
-/// What a list says, be it nothing. An error is the end of a sentence: it is no list.
+/// Parses a list, which may be empty. The error, the end of a sentence, says that it is no list.
 pub(super) fn read(bytes: &[u8]) -> Result<ListText, String> {
     if bytes.trim_ascii_start().first() == Some(&b'<') {
         return Err("it is a page, and a text, JSON or JSON lines is expected".to_owned());
@@ -44,7 +45,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<ListText, String> {
     }
 }
 
-/// Whether a list with so many entries that may hold can follow the one in force. An error is the
+/// Checks whether a list with `count` usable entries may replace the one in force. The error is the
 /// end of a sentence.
 pub(super) fn judge(count: usize, before: Option<usize>) -> Result<(), String> {
     match before {
@@ -58,8 +59,8 @@ pub(super) fn judge(count: usize, before: Option<usize>) -> Result<(), String> {
     }
 }
 
-/// Every entry may be narrow, and all of them nearly everybody: more than half of all clients of a
-/// family are no list. An error is the end of a sentence.
+/// Refuses a list that covers more than half of all clients of an address family: narrow entries
+/// together may cover nearly everybody. The error is the end of a sentence.
 pub(crate) fn bounded(netblocks: &[Netblock]) -> Result<(), String> {
     if are_few(netblocks) {
         return Ok(());
@@ -73,9 +74,9 @@ pub(crate) fn bounded(netblocks: &[Netblock]) -> Result<(), String> {
     }
 }
 
-/// Whether the addresses of all of them, each counted as often as it is listed, are not more than
-/// half of a family: one look at each, and nothing is put in order. A stream with half a million
-/// decisions asks it every ten seconds.
+/// Whether all entries have at most half the addresses of a family, counting an address as often as
+/// it is listed. This quick check needs no sorting: a stream with half a million decisions runs it
+/// every ten seconds.
 fn are_few(netblocks: &[Netblock]) -> bool {
     let (mut v4, mut v6) = (0_u128, 0_u128);
     for netblock in netblocks {
@@ -86,11 +87,11 @@ fn are_few(netblocks: &[Netblock]) -> bool {
         };
         *count = count.saturating_add((last - first).saturating_add(1));
     }
-    // Of IPv6 those in use, 2000::/3.
+    // Half of IPv4, and half of the IPv6 addresses in use, 2000::/3.
     v4 <= 1 << 31 && v6 <= 1 << 124
 }
 
-/// What no entry may cover.
+/// The netblocks that no entry may cover.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Guard {
     spared: Vec<Netblock>,
@@ -111,11 +112,11 @@ impl Guard {
         }
     }
 
-    /// Parts entries that may hold from those that are left out; each keeps its order.
+    /// Splits entries into usable ones and left-out ones; both keep their order.
     pub(crate) fn part(&self, netblocks: Vec<Netblock>) -> (Vec<Netblock>, Vec<Netblock>) {
         let may_hold: Vec<bool> = netblocks.iter().map(|one| self.may_hold(*one)).collect();
         let alone = netblocks.iter().zip(&may_hold);
-        // Together with one that is left out anyhow nothing is too much.
+        // Entries that are left out anyway do not count toward joint coverage.
         let wide = wide(alone.filter_map(|(netblock, may_hold)| may_hold.then_some(*netblock)));
         let (mut hold, mut left_out) = (Vec::new(), Vec::new());
         for (netblock, may_hold) in netblocks.into_iter().zip(may_hold) {
@@ -127,7 +128,7 @@ impl Guard {
         (hold, left_out)
     }
 
-    /// Whether an entry may hold, whatever there is beside it.
+    /// Whether an entry is usable, regardless of the other entries.
     fn may_hold(&self, netblock: Netblock) -> bool {
         let widest = match netblock.net() {
             IpNet::V4(_) => WIDEST_V4,
@@ -139,14 +140,15 @@ impl Guard {
     }
 }
 
-/// Ranges that are covered whole and are wider than a list may cover; few, as each is wide.
+/// The fully covered ranges that are wider than a list may cover. They are few, because each is
+/// wide.
 struct Wide {
     v4: Vec<(u128, u128)>,
     v6: Vec<(u128, u128)>,
 }
 
 impl Wide {
-    /// Whether a part of it is.
+    /// Whether the netblock overlaps one of these ranges.
     fn has(&self, netblock: Netblock) -> bool {
         let ranges = match netblock.net() {
             IpNet::V4(_) => &self.v4,
@@ -159,7 +161,8 @@ impl Wide {
     }
 }
 
-/// Two /9 can be a /8 and four of them more: what counts is what entries cover together.
+/// The ranges that entries cover too widely together: four /9 can form a /7, which is wider than a
+/// /8.
 fn wide(netblocks: impl Iterator<Item = Netblock>) -> Wide {
     let (mut v4, mut v6) = (Vec::new(), Vec::new());
     for netblock in netblocks {
@@ -186,7 +189,7 @@ fn wide_of(mut ranges: Vec<(u128, u128)>, block: u128) -> Vec<(u128, u128)> {
     }
     let whole = joined.into_iter().filter_map(|(first, last)| {
         let from = first.checked_next_multiple_of(block)?;
-        // The last address that a whole block before it ends with.
+        // The end of the last whole block in this range.
         let to = match last % block == block - 1 {
             true => last,
             false => (last - last % block).checked_sub(1)?,

@@ -1,5 +1,4 @@
-//! One feed as the thread `weir-feeds` knows it, and what follows from a fetch (FEED-3, FEED-4,
-//! FEED-5).
+//! The thread's state of one feed, and what follows from a fetch (FEED-3, FEED-4, FEED-5).
 
 use std::sync::Arc;
 
@@ -15,53 +14,53 @@ use super::report::{NotAccepted, Outcome, Report};
 use super::wanted::{FeedUrl, Wanted};
 use crate::netblock_list::ListText;
 
-/// How often it is told that a version is still not taken.
+/// How often an alert repeats that a version is still refused.
 const DAY_MS: u64 = 86_400_000;
-/// Entries that are named where some are left out.
+/// The most left-out entries that are named.
 const MAX_NAMED: usize = 5;
 
-/// A version that the rules may take.
+/// A version that is offered to the rules.
 pub(crate) struct Offered {
-    /// The feed's URL: under the same name there may be another feed by now.
+    /// The feed's URL: the name may belong to another feed by now.
     pub(crate) url: FeedUrl,
     pub(crate) feed: Arc<Feed>,
 }
 
-/// What one feed's fetches have to do with the rest of the service.
+/// The connection of feeds to the rest of the service.
 pub(super) trait Outside {
-    /// The time, milliseconds since 1970.
+    /// The current time in milliseconds since 1970.
     fn now_ms(&self) -> u64;
 
-    /// A number from 0 up to this one, at random.
+    /// A random number from 0 to `most`, inclusive.
     fn random(&self, most: u64) -> u64;
 
-    /// Has the rules take a version. An error is the end of a sentence.
+    /// Offers a version to the rules. The error is the end of a sentence.
     fn offer(&self, offered: Offered) -> Result<(), String>;
 
     /// Raises `feed_error`.
     fn alert(&self, feed: &str, error: &str);
 
-    /// What no entry may cover now.
+    /// The netblocks that no entry may cover now.
     fn guard(&self) -> Guard;
 }
 
-/// One feed.
+/// The state of one feed.
 pub(super) struct Kept {
     pub(super) wanted: Wanted,
     report: Report,
     due: Due,
-    /// The first line of the copy, where that is what holds.
+    /// The first line of the copy, if the copy has the version in force.
     head: Option<Head>,
-    /// When it was told that a version is not taken; none while one is taken.
+    /// When the last alert about a refused version was raised; none while no version is refused.
     alerted_ms: Option<u64>,
-    /// Whoever wants the version that is not taken can have it.
+    /// True if the refused version can be accepted.
     is_on_offer: bool,
-    /// The digest of the version of which lines were told that are no netblocks.
+    /// The digest of the version whose malformed lines were reported.
     told_skipped: Option<String>,
 }
 
 impl Kept {
-    /// A feed that was not known before, with the version that holds.
+    /// The state of a new feed, with the version in force.
     pub(super) fn new(
         wanted: Wanted,
         feed: Arc<Feed>,
@@ -96,12 +95,12 @@ impl Kept {
         }
     }
 
-    /// Whether it is this feed, however often it is fetched and whatever it is for.
+    /// Whether this is the same feed by name and URL, regardless of `every` and of its use.
     pub(super) fn is(&self, wanted: &Wanted) -> bool {
         (&self.wanted.name, &self.wanted.url) == (&wanted.name, &wanted.url)
     }
 
-    /// An edit: it may be fetched at other times, or be for something else.
+    /// Applies an edit: another `every` or another use.
     pub(super) fn want(&mut self, wanted: Wanted, feed: Arc<Feed>, outside: &dyn Outside) {
         let now_ms = outside.now_ms();
         if wanted.every != self.wanted.every {
@@ -115,42 +114,41 @@ impl Kept {
         self.event(outside);
     }
 
-    /// A start, a reload or an edit.
+    /// Notes a start, a reload or an edit.
     pub(super) fn event(&mut self, outside: &dyn Outside) {
         self.due.event(self.wanted.every.0, outside.now_ms());
         self.report.next = Time(self.due.next_ms());
     }
 
-    /// An operator wants it now.
+    /// Makes the feed due now, because an operator asked for it.
     pub(super) fn ask(&mut self, outside: &dyn Outside) {
         self.due.ask(outside.now_ms());
         self.report.next = Time(self.due.next_ms());
     }
 
-    /// How long until there is something to do: a fetch, or to tell again that a version is not
-    /// taken.
+    /// How long until the next action: a fetch, or the next alert about a refused version.
     pub(super) fn wait_ms(&self, now_ms: u64) -> u64 {
         self.tell_in_ms(now_ms).min(self.fetch_in_ms(now_ms))
     }
 
-    /// How long until it is told again that a version is not taken.
+    /// How long until the next alert about a refused version.
     pub(super) fn tell_in_ms(&self, now_ms: u64) -> u64 {
         self.alerted_ms.map_or(u64::MAX, |at| {
             at.saturating_add(DAY_MS).saturating_sub(now_ms)
         })
     }
 
-    /// When it is fetched next.
+    /// When the feed is fetched next.
     pub(super) const fn next(&self) -> Time {
         self.report.next
     }
 
-    /// How long until it is fetched.
+    /// How long until the feed is fetched.
     pub(super) fn fetch_in_ms(&self, now_ms: u64) -> u64 {
         self.due.wait_ms(self.wanted.every.0, now_ms)
     }
 
-    /// What the publisher calls the version by that holds.
+    /// The validators of the version in force.
     pub(super) fn validators(&self) -> Validators {
         self.head.as_ref().map(Validators::from).unwrap_or_default()
     }
@@ -159,7 +157,7 @@ impl Kept {
         self.report.clone()
     }
 
-    /// A fetch has ended.
+    /// Handles the result of a fetch.
     pub(super) fn settle(
         &mut self,
         fetched: Result<Fetched, Failure>,
@@ -180,7 +178,7 @@ impl Kept {
         }
     }
 
-    /// The version that holds is the current one; it may be called by other validators.
+    /// The version in force is still current; its validators may have changed.
     fn confirm(
         &mut self,
         validators: Option<Validators>,
@@ -224,7 +222,7 @@ impl Kept {
         (Outcome::Failed, Some(failure.to_string()))
     }
 
-    /// Another version came.
+    /// Handles another version.
     fn judge(
         &mut self,
         bytes: &[u8],
@@ -269,7 +267,7 @@ impl Kept {
         }
     }
 
-    /// Tells of lines that are no netblocks, once a version.
+    /// Reports malformed lines, once for each version.
     fn tell_skipped(&mut self, list: &ListText, digest: &str) {
         if list.skipped == 0 || self.told_skipped.as_deref() == Some(digest) {
             return;
@@ -283,7 +281,7 @@ impl Kept {
         self.told_skipped = Some(digest.to_owned());
     }
 
-    /// A version is not taken; the copy is of one that can be accepted all the same.
+    /// Refuses a version. `copy` is kept if the version can still be accepted by an operator.
     fn refuse(
         &mut self,
         why: String,
@@ -310,7 +308,7 @@ impl Kept {
         (Outcome::Refused, Some(why))
     }
 
-    /// Tells again, a day later, that a version is not taken.
+    /// Repeats the alert about a refused version, a day later.
     pub(super) fn tell_due(&mut self, outside: &dyn Outside) {
         let is_due = |at: u64| outside.now_ms() >= at.saturating_add(DAY_MS);
         if self.alerted_ms.is_some_and(is_due) {
@@ -353,7 +351,7 @@ impl Kept {
         judge(feed.list.len(), before.filter(|before| *before > 0))
     }
 
-    /// Has the rules take a version, and keeps it.
+    /// Offers a version to the rules, and keeps it as the copy if they take it.
     fn take(
         &mut self,
         feed: Arc<Feed>,
@@ -386,7 +384,7 @@ impl Kept {
         Ok(())
     }
 
-    /// Takes the version that was not taken: an operator wants it.
+    /// Accepts the refused version, because an operator asked for it.
     pub(super) fn accept(
         &mut self,
         copies: &Copies,
@@ -405,7 +403,7 @@ impl Kept {
         Ok(self.report.feed.list.len())
     }
 
-    /// Leaves out anew what may not hold, after other settings.
+    /// Chooses again which entries to leave out, after a change of settings.
     pub(super) fn guard_anew(&mut self, copies: &Copies, outside: &dyn Outside) {
         let Some((head, copy)) = self.head.as_ref().zip(copies.read(&self.wanted)) else {
             return;
@@ -433,7 +431,7 @@ impl Kept {
     }
 }
 
-/// A version with the entries that may hold.
+/// A version with the usable entries only.
 fn fit(name: &str, copy: &Copy, outside: &dyn Outside) -> Result<Arc<Feed>, String> {
     let (Time(taken_ms), Time(confirmed_ms)) = (copy.head.taken, copy.head.confirmed);
     let (hold, left_out) = outside.guard().part(copy.netblocks.clone());
@@ -445,8 +443,8 @@ fn fit(name: &str, copy: &Copy, outside: &dyn Outside) -> Result<Arc<Feed>, Stri
     Ok(Arc::new(Feed::new(name, hold, taken_ms, confirmed_ms)))
 }
 
-/// The version of the copy, which the rules take, where the process before has taken it since this
-/// one has read them (RESTART-4).
+/// The version of the copy, offered to the rules, if the old process has taken it after this
+/// process read the rules (RESTART-4).
 fn newer(
     wanted: &Wanted,
     feed: &Feed,

@@ -8,7 +8,8 @@ use http::uri::PathAndQuery;
 use super::resolve::Reach;
 use super::wanted::FeedUrl;
 
-/// Where a redirect of a feed leads. An error is the end of a sentence: why it is not followed.
+/// The target of a redirect of a feed. The error, the end of a sentence, says why it is not
+/// followed.
 pub(super) fn follow(from: &FeedUrl, location: &str, reach: Reach) -> Result<FeedUrl, String> {
     if from.is_loopback() {
         return Err("and a feed on loopback follows none".to_owned());
@@ -25,8 +26,8 @@ pub(super) fn follow(from: &FeedUrl, location: &str, reach: Reach) -> Result<Fee
     Ok(there)
 }
 
-/// A reference as it is meant beside the URL that it came from (RFC 3986 §5.2), without dots taken
-/// out of paths, which servers do.
+/// Resolves a reference against the URL it came from (RFC 3986 §5.2). Dot segments stay in the
+/// path: servers remove them.
 fn join(from: &Uri, reference: &str) -> Option<Uri> {
     let reference = reference.split('#').next().unwrap_or_default();
     if let Some(behind) = reference.strip_prefix("//") {

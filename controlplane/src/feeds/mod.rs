@@ -1,12 +1,12 @@
-//! Lists from elsewhere (FEED).
+//! Feeds: lists that are fetched from other servers (FEED).
 //!
-//! Which feeds there are is said by rules.json (`wanted.rs`), which versions hold by the thread
-//! that reads it (`rules/fed.rs`). The thread `weir-feeds` fetches (`thread.rs`, `fetch.rs`), when
-//! it is time (`due.rs`), judges what came (`judge.rs`) and offers it to the rules; it alone writes
-//! the copies (`copy.rs`). A decision stream of CrowdSec (FEED-7) is held decision by decision
-//! (`decisions.rs`), and `stream.rs` is what the thread knows of it. `kept.rs` is what it knows of
-//! another feed, `report.rs` what is told of either, `handle.rs` how others speak to it, `said.rs`
-//! what lies between.
+//! rules.json names the feeds (`wanted.rs`); the thread that reads it decides which versions are in
+//! force (`rules/fed.rs`). The thread `weir-feeds` (`thread.rs`) fetches a feed (`fetch.rs`) when
+//! it is due (`due.rs`), checks the result (`judge.rs`) and offers it to the rules. Only this
+//! thread writes the copies (`copy.rs`). `kept.rs` is its state of a list; `stream.rs` its state of
+//! a decision stream of CrowdSec (FEED-7), whose decisions are in `decisions.rs`. `report.rs` has
+//! the reports on both, `handle.rs` the handle for the rest of the service, `said.rs` the data
+//! between the handle and the thread.
 
 pub(crate) mod copy;
 #[cfg(not(fuzzing))]

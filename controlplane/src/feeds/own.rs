@@ -1,4 +1,4 @@
-//! What no entry of a feed may cover on this machine, under these settings (FEED-5).
+//! The netblocks that no entry of a feed may cover on this machine (FEED-5).
 
 use std::net::IpAddr;
 
@@ -6,7 +6,7 @@ use weir_shared::netblock::NetSet;
 
 use super::judge::Guard;
 
-/// Of these trusted proxies, and of the addresses that the machine has now.
+/// A guard for these trusted proxies, and for the current addresses of the machine.
 pub(crate) fn guard(trusted: &NetSet) -> Guard {
     Guard::new(trusted.blocks().iter().copied(), addresses())
 }

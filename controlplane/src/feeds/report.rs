@@ -10,21 +10,21 @@ use super::wanted::Use;
 /// How a fetch ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
-    /// Its version holds.
+    /// A new version is in force.
     Taken,
-    /// The version that holds is the current one.
+    /// The version in force is still current.
     Unchanged,
-    /// Its version is not taken (FEED-5).
+    /// The version is refused (FEED-5).
     Refused,
-    /// Nothing whole came.
+    /// Nothing complete was received.
     Failed,
 }
 
 impl Outcome {
-    /// All of them, in the order of the metrics.
+    /// All outcomes, in the order of the metrics.
     pub(crate) const ALL: [Self; 4] = [Self::Taken, Self::Unchanged, Self::Refused, Self::Failed];
 
-    /// As answers and metrics have it.
+    /// The name in answers and metrics.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Taken => "taken",
@@ -39,15 +39,15 @@ impl Outcome {
 #[derive(Clone, Debug)]
 pub(crate) struct Report {
     pub(crate) used: Option<Use>,
-    /// The version that holds.
+    /// The version in force.
     pub(crate) feed: Arc<Feed>,
-    /// When it was asked for last.
+    /// When it was last fetched.
     pub(crate) checked: Option<Time>,
     pub(crate) outcome: Option<Outcome>,
-    /// Why it was not taken, or nothing came.
+    /// Why the version was refused, or the fetch failed.
     pub(crate) error: Option<String>,
     pub(crate) next: Time,
-    /// By [`Outcome::ALL`].
+    /// Fetches by position in [`Outcome::ALL`].
     pub(crate) fetches: [u64; Outcome::ALL.len()],
 }
 
@@ -57,10 +57,10 @@ pub(crate) enum NotAccepted {
     /// There is no such feed.
     #[error("no feed has this name")]
     Unknown,
-    /// No version waits, or the one that came is no list or too large.
+    /// There is no refused version, or it is no list or too large.
     #[error("there is no version of it that could be accepted")]
     Nothing,
-    /// It cannot be taken even so.
+    /// The rules cannot take it even if accepted.
     #[error("it cannot be taken: {0}")]
     Unfit(String),
 }

@@ -1,6 +1,6 @@
-//! Where the names of feeds lead: to public addresses, and of loopback to loopback, whatever DNS
-//! says (FEED-3). A publisher, or whoever answers for DNS, could otherwise have the service ask
-//! machines that only it can reach.
+//! Resolves the names of feeds: only to public addresses, and loopback's name only to loopback,
+//! whatever DNS says (FEED-3). Otherwise a publisher, or whoever controls DNS, could make the
+//! service send requests to machines that only it can reach.
 
 use std::future::Future;
 use std::io;
@@ -13,21 +13,20 @@ use tower_service::Service;
 use weir_shared::client::fold;
 use weir_shared::lookup::is_public;
 
-/// Which addresses may be asked.
+/// The addresses that may be connected to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Reach {
-    /// Those of the Internet.
+    /// Public addresses.
     Public,
-    /// Those of this machine.
+    /// Loopback addresses.
     Loopback,
-    /// In a test, which has no others than those of this machine: as [`Self::Public`], but for
-    /// loopback.
+    /// For tests, which have loopback addresses only: as [`Self::Public`], and loopback as well.
     #[cfg(test)]
     TestPublic,
 }
 
 impl Reach {
-    /// Whether an address may be asked.
+    /// Whether an address may be connected to.
     pub(super) fn has(self, address: IpAddr) -> bool {
         let address = fold(address);
         match self {
@@ -39,7 +38,7 @@ impl Reach {
     }
 }
 
-/// Asks the system for the addresses of a name, and leaves out those that may not be asked.
+/// Asks the system for the addresses of a name, and leaves out those that may not be connected to.
 #[derive(Clone, Debug)]
 pub(super) struct Resolver {
     reach: Reach,

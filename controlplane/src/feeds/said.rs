@@ -1,5 +1,5 @@
-//! What the thread `weir-feeds` and the rest of the service have in common: what was said to it,
-//! and what it tells.
+//! The data between the thread `weir-feeds` and the rest of the service: requests to the thread,
+//! and its reports.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,29 +18,29 @@ use super::kept::Offered;
 use super::report::{NotAccepted, Report};
 use super::wanted::Wanted;
 
-/// Is told a feed and why its version is not taken.
+/// Called with a feed's name and why its version is refused.
 pub(crate) type Alerting = Box<dyn Fn(&str, &str) + Send + Sync>;
 
-/// What the thread does with a version, and with a fault.
+/// The callbacks of the thread for versions and faults.
 pub(crate) struct Outlets {
-    /// Has the rules take it. An error is the end of a sentence.
+    /// Offers a version to the rules. The error is the end of a sentence.
     pub(crate) offer: Box<dyn Fn(Offered) -> Result<(), String> + Send + Sync>,
     /// Raises `feed_error` for a feed.
     pub(crate) alert: Alerting,
 }
 
-/// What the thread is asked.
+/// A request to the thread.
 pub(super) enum Order {
-    /// Fetch it now.
+    /// Fetch this feed now.
     Fetch(String),
-    /// Take the version that was not taken.
+    /// Accept the refused version of this feed.
     Accept(String, Accepted),
 }
 
-/// Called once with the entries that then hold.
+/// Called once with the number of entries in force.
 pub(super) type Accepted = Box<dyn FnOnce(Result<usize, NotAccepted>) + Send>;
 
-/// The settings that feeds go by.
+/// The settings of feeds.
 #[derive(Clone, Debug)]
 pub(super) struct Outer {
     /// `WAF_FEED_CA_FILE`
@@ -58,24 +58,24 @@ impl From<&Settings> for Outer {
     }
 }
 
-/// What others have said, and the thread has not taken in yet.
+/// Requests that the thread has not taken yet.
 #[derive(Default)]
 pub(super) struct Said {
-    /// Every feed of rules.json with the version that holds, since the last edit.
+    /// Every feed of rules.json with its version in force; set by an edit.
     pub(super) wanted: Option<Vec<(Wanted, Arc<Feed>)>>,
-    /// The settings are others.
+    /// The settings were reloaded.
     pub(super) reloaded: bool,
     pub(super) orders: Vec<Order>,
-    /// The thread may run: the service has its state.
+    /// The service has its state, so the thread may fetch.
     pub(super) may_run: bool,
     pub(super) is_running: bool,
-    /// The state is another process's, or the service stops.
+    /// The state is given away, or the service stops: the thread must not fetch.
     pub(super) stands_still: bool,
-    /// Dropped once the copies hold what is known.
+    /// Dropped once the copies are complete on disk.
     pub(super) keep: Option<Sender<()>>,
 }
 
-/// What both sides see.
+/// The data that both sides share.
 pub(super) struct Shared {
     pub(super) clock: Clock,
     pub(super) copies: Copies,
@@ -99,7 +99,7 @@ impl Shared {
         }
     }
 
-    /// What was said since this was last asked.
+    /// The requests since the last call.
     pub(super) fn take_said(&self) -> Said {
         let mut said = self.said();
         Said {
@@ -111,13 +111,13 @@ impl Shared {
         }
     }
 
-    /// This is told from now on.
+    /// Replaces the reports.
     pub(super) fn tell(&self, reports: BTreeMap<String, Report>) {
         *self.reports() = reports;
     }
 
     pub(super) fn said(&self) -> MutexGuard<'_, Said> {
-        // Nothing panics while it is held; if it ever does, each part is still whole.
+        // Nothing panics while the lock is held; even then each part would be whole.
         self.said.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

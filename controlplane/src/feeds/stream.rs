@@ -1,5 +1,5 @@
-//! A decision stream of CrowdSec as the thread `weir-feeds` knows it: when it is asked, and what
-//! follows from an answer (FEED-7).
+//! The thread's state of a decision stream of CrowdSec: when the LAPI is asked, and what follows
+//! from an answer (FEED-7).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,23 +16,25 @@ use super::report::{Outcome, Report};
 use super::wanted::{CrowdSec, Wanted};
 use crate::guarded;
 
-/// How often it is asked what has changed, and the least time between two versions that ends make.
+/// How often the LAPI is asked for changes, and the least time between two versions that differ by
+/// ended decisions.
 const EVERY_MS: u64 = 10_000;
 /// The longest pause after a failure.
 const MAX_PAUSE_MS: u64 = 60_000;
-/// The pause after an answer that says that the key is wrong, or that cannot be taken.
+/// The pause after an answer that refuses the key, or that cannot be used.
 const REFUSED_PAUSE_MS: u64 = 300_000;
-/// An alert is raised when nothing came for so long.
+/// An alert is raised after so long without an answer.
 const PATIENCE_MS: u64 = 600_000;
-/// The copy is written when decisions have changed, at a stop, and for each decision that it holds
-/// so much later than the last time: some 30 KB a second. Few are written at every answer.
+/// The least time between two writes of the copy, in milliseconds for each decision: some 30 KB a
+/// second. A small copy is written at every answer that changes decisions. At a stop it is written
+/// in any case.
 const COPY_MS: u64 = 3;
-/// And not later than this.
+/// The longest time between two such writes.
 const MAX_COPY_MS: u64 = 300_000;
 /// The longest key.
 const MAX_KEY_BYTES: u64 = 4096;
 
-/// The key of a file, ready to be sent. An error is a sentence, and says nothing of the key.
+/// Reads the key file into a header value. The error is a sentence, and quotes nothing of the key.
 pub(crate) fn key(path: &Path) -> Result<HeaderValue, String> {
     let place = path.display();
     let bytes = guarded::read(path, MAX_KEY_BYTES)
@@ -49,7 +51,7 @@ pub(crate) fn key(path: &Path) -> Result<HeaderValue, String> {
     Ok(key)
 }
 
-/// One stream.
+/// The state of one stream.
 pub(super) struct Stream {
     pub(super) wanted: Wanted,
     pub(super) crowdsec: CrowdSec,
@@ -57,25 +59,25 @@ pub(super) struct Stream {
     held: Decisions,
     /// When the next decision ends.
     ends_ms: Option<u64>,
-    /// The last answer was taken: the next has what has changed since.
+    /// True if the last answer was applied: the next one has only the changes since.
     begun: bool,
     next_ms: u64,
     /// The pause after the last failure; 0 after an answer.
     pause_ms: u64,
-    /// Since when nothing came.
+    /// Since when no answer came.
     failing_since_ms: Option<u64>,
-    /// It was told that nothing comes, or that it is not taken.
+    /// An alert about missing or unusable answers was raised.
     alerted: bool,
-    /// Whom the version that holds is about; none where it is to be made anew.
+    /// The subjects of the version in force; none if a new version must be made.
     offered: Option<Listed>,
     offered_ms: u64,
-    /// When the copy was written, and whether decisions have changed since.
+    /// When the copy was last written.
     copied_ms: u64,
     changed: bool,
 }
 
 impl Stream {
-    /// A stream that was not known before, with the version that holds.
+    /// The state of a new stream, with the version in force.
     pub(super) fn new(
         (wanted, crowdsec): (Wanted, CrowdSec),
         feed: Arc<Feed>,
@@ -85,7 +87,7 @@ impl Stream {
         let now_ms = outside.now_ms();
         let (head, held) = copies.read_decisions(&wanted).unzip();
         let held = held.unwrap_or_default();
-        // The process before has written it since this one has read its rules.
+        // The old process of a hand-over has written the copy after this process read the rules.
         let is_newer = head.is_some_and(|head| feed.taken_ms() < Some(head.taken.0));
         let mut stream = Self {
             report: Report {
@@ -118,14 +120,14 @@ impl Stream {
         stream
     }
 
-    /// Whether it is this stream, with whichever key.
+    /// Whether this is the same stream, whatever its key.
     pub(super) fn is(&self, wanted: &Wanted) -> bool {
         let other = wanted.crowdsec.as_ref().map(|crowdsec| crowdsec.other);
         (&self.wanted.name, &self.wanted.url) == (&wanted.name, &wanted.url)
             && other == Some(self.crowdsec.other)
     }
 
-    /// An edit: another key, perhaps.
+    /// Applies an edit, such as another key.
     pub(super) fn want(
         &mut self,
         (wanted, crowdsec): (Wanted, CrowdSec),
@@ -140,30 +142,30 @@ impl Stream {
         self.event(outside);
     }
 
-    /// A reload or an edit: asked now.
+    /// After a reload or an edit: the LAPI is asked now.
     pub(super) fn event(&mut self, outside: &dyn Outside) {
         self.next_in(0, outside);
     }
 
-    /// An operator wants it: all of it anew.
+    /// An operator asked for it: the LAPI is asked now, for everything.
     pub(super) fn ask(&mut self, outside: &dyn Outside) {
         self.begun = false;
         self.next_in(0, outside);
     }
 
-    /// What changes is told to somebody else, or is lost: the next answer is to have everything.
+    /// Asks for everything next time, because changes went to another process or were lost.
     pub(super) const fn begin_anew(&mut self) {
         self.begun = false;
     }
 
-    /// Other settings: what is left out may be something else.
+    /// Chooses again which entries to leave out, after a change of settings.
     pub(super) fn guard_anew(&mut self, outside: &dyn Outside) {
         if self.offered.take().is_some() {
             self.offer_again(outside);
         }
     }
 
-    /// Has the rules take what is held, whether anything was asked or not.
+    /// Offers the current decisions to the rules again.
     fn offer_again(&mut self, outside: &dyn Outside) {
         if let Err(why) = self.offer(outside) {
             self.offered = None;
@@ -176,7 +178,7 @@ impl Stream {
         self.report.next = Time(self.next_ms);
     }
 
-    /// How long until it is asked. A clock that was set back is not waited for.
+    /// How long until the LAPI is asked. A clock that was set back does not make this longer.
     pub(super) fn fetch_in_ms(&self, now_ms: u64) -> u64 {
         match self.next_ms.saturating_sub(now_ms) {
             wait_ms if wait_ms > REFUSED_PAUSE_MS => 0,
@@ -184,12 +186,12 @@ impl Stream {
         }
     }
 
-    /// How long until there is something to do.
+    /// How long until the next action.
     pub(super) fn wait_ms(&self, now_ms: u64) -> u64 {
         self.ends_in_ms(now_ms).min(self.fetch_in_ms(now_ms))
     }
 
-    /// How long until decisions are ended.
+    /// How long until ended decisions must be removed.
     pub(super) fn ends_in_ms(&self, now_ms: u64) -> u64 {
         self.ends_ms.map_or(u64::MAX, |ends_ms| {
             ends_ms
@@ -198,12 +200,12 @@ impl Stream {
         })
     }
 
-    /// When it is asked next.
+    /// When the LAPI is asked next.
     pub(super) const fn next(&self) -> Time {
         self.report.next
     }
 
-    /// Whether the next answer is to have everything.
+    /// Whether the next request asks for everything.
     pub(super) const fn is_start(&self) -> bool {
         !self.begun
     }
@@ -212,7 +214,7 @@ impl Stream {
         self.report.clone()
     }
 
-    /// Ends what is over, whether the LAPI answers or not.
+    /// Removes ended decisions, whether the LAPI answers or not.
     pub(super) fn end_due(&mut self, outside: &dyn Outside) {
         let now_ms = outside.now_ms();
         let is_over = self.ends_ms.is_some_and(|ends_ms| ends_ms <= now_ms);
@@ -224,7 +226,7 @@ impl Stream {
         self.offer_again(outside);
     }
 
-    /// The LAPI has answered, or not; it was asked for everything at a start.
+    /// Handles the result of a request to the LAPI. `start` means that it asked for everything.
     pub(super) fn settle(
         &mut self,
         fetched: Result<Vec<u8>, Failure>,
@@ -261,7 +263,7 @@ impl Stream {
         self.count(outcome, error);
     }
 
-    /// It was not even asked.
+    /// Handles a request that could not be sent.
     pub(super) fn not_asked(&mut self, why: String, outside: &dyn Outside) {
         self.report.checked = Some(Time(outside.now_ms()));
         let (outcome, error) = self.refuse(Outcome::Failed, why, outside);
@@ -309,7 +311,7 @@ impl Stream {
         self.changed |= !is_same;
         let count = self.held.len();
         let taken = match count > MAX_NETBLOCKS {
-            // Every ten seconds of most days.
+            // The usual case, every ten seconds: nothing has changed.
             false if is_same && self.offered.is_some() => Ok(false),
             true => Err(format!(
                 "it has {count} decisions, and {MAX_NETBLOCKS} are the most of all lists together"
@@ -319,7 +321,7 @@ impl Stream {
         let is_new = match taken {
             Ok(is_new) => is_new,
             Err(why) => {
-                // What holds can still be ended.
+                // Decisions in force can still be deleted.
                 match before {
                     Some(before) => self.held = before,
                     None => self.held.undo(undo),
@@ -347,7 +349,7 @@ impl Stream {
         }
     }
 
-    /// Has the rules take what the decisions list, if that is something else than before.
+    /// Offers a version to the rules if the subjects have changed.
     fn offer(&mut self, outside: &dyn Outside) -> Result<bool, String> {
         let now_ms = outside.now_ms();
         self.ends_ms = self.held.next_end_ms();
@@ -385,7 +387,7 @@ impl Stream {
         Ok(true)
     }
 
-    /// Writes the copy, where decisions have changed since it was written.
+    /// Writes the copy if decisions have changed since the last write.
     pub(super) fn keep(&mut self, copies: &Copies, now_ms: u64) {
         if !self.changed {
             return;
@@ -409,8 +411,8 @@ impl Stream {
         }
     }
 
-    /// Nothing came, or nothing whole: what has changed meanwhile is not told again, so that the
-    /// next answer is to have everything.
+    /// Handles a missing or partial answer. The LAPI does not repeat its changes, so the next
+    /// request asks for everything.
     fn fail(
         &mut self,
         why: String,
@@ -443,7 +445,7 @@ impl Stream {
         (Outcome::Failed, Some(why))
     }
 
-    /// What does not get better by asking soon: told at once.
+    /// Handles an answer that asking again will not mend: an alert is raised at once.
     fn refuse(
         &mut self,
         outcome: Outcome,

@@ -1,6 +1,6 @@
 //! The thread `weir-feeds`: fetches one list after the other, each when it is due, and writes the
-//! copies. Decision streams are asked beside, so that a publisher that stalls delays none of them.
-//! It is there only where rules.json names a feed.
+//! copies. Decision streams are asked concurrently, so that a stalling publisher delays none of
+//! them. The thread exists only if rules.json names a feed.
 
 use std::collections::{HashMap, HashSet};
 use std::future::poll_fn;
@@ -27,44 +27,45 @@ use crate::outgoing::tls;
 /// The longest sleep: the wall clock may be set meanwhile.
 const MAX_SLEEP_MS: u64 = 60_000;
 
-/// What is to be asked for now, by its place.
+/// The list or stream that is due, by its index.
 enum Due {
     Feed(usize),
     Stream(usize),
 }
 
-/// The thread's own.
+/// The state of the thread.
 pub(super) struct Feeding {
     shared: Arc<Shared>,
     feeds: Vec<Kept>,
     /// Decision streams (FEED-7).
     streams: Vec<Stream>,
-    /// What is asked for now: at most one list, and each stream once.
+    /// Requests under way: at most one list, and each stream once.
     flights: HashMap<Id, Flight>,
     tasks: JoinSet<Came>,
-    /// The state is another process's, or the service stops.
+    /// The state is given away, or the service stops.
     stands_still: bool,
 }
 
 impl Drop for Feeding {
-    /// Nobody waits for a thread that has ended.
+    /// Releases whoever waits for the thread when it ends.
     fn drop(&mut self) {
         let mut said = self.shared.said();
         (said.is_running, said.keep) = (false, None);
     }
 }
 
-/// Added to the nice value of the service: beside busy workers it has a tenth of a processor. With
-/// 19 it would have a seventieth, and half a million entries would take longer than a fetch may.
+/// Added to the nice value of the service: beside busy workers the thread gets a tenth of a
+/// processor. With 19 it would get a seventieth, and half a million entries would take longer than
+/// a fetch may.
 const NICE: i32 = 10;
 
-/// What is asked for and has not come.
+/// A request under way.
 struct Flight {
-    /// Of what: by the time it comes rules.json may name something else.
+    /// The feed as it was asked for: rules.json may have changed when the answer comes.
     wanted: Wanted,
-    /// A list by its validators, or a stream and whether it was asked for everything.
+    /// What was asked: a list by its validators, or a stream and whether for everything.
     asked: Asked,
-    /// An edit or a reload came meanwhile.
+    /// An edit or a reload came while the request was under way.
     again: bool,
 }
 
@@ -73,13 +74,13 @@ enum Asked {
     Stream { is_start: bool },
 }
 
-/// What came.
+/// The result of a request.
 enum Came {
     List(Result<Fetched, Failure>),
     Stream(Result<Vec<u8>, Failure>),
 }
 
-/// Starts the thread. It ends with the process: a copy that is half written is in no one's way.
+/// Starts the thread. It ends with the process: a half-written copy does no harm.
 ///
 /// # Errors
 /// The system refused it.
@@ -97,11 +98,11 @@ pub(super) fn start(feeding: Feeding) -> io::Result<()> {
     Ok(())
 }
 
-/// Half a million entries take half a second of a processor, and nobody waits for them: where there
-/// is none to spare the workers go first (FEED-6). Where the system allows no other priority it
-/// stays as it is.
+/// Lowers the priority of the thread: half a million entries take half a second of a processor,
+/// nobody waits for them, and the workers must go first on a busy machine (FEED-6). If the system
+/// does not allow it, the priority stays.
 fn yield_to_others() {
-    // On Linux a nice value is that of a thread.
+    // On Linux each thread has its own nice value.
     let _ = rustix::process::nice(NICE);
 }
 
@@ -111,7 +112,7 @@ impl Outside for Shared {
     }
 
     fn random(&self, most: u64) -> u64 {
-        // The keys of a hash table are random, and nothing more is asked here.
+        // The keys of a hash table are random enough for jitter.
         RandomState::new().hash_one(most) % most.saturating_add(1).max(1)
     }
 
@@ -153,7 +154,7 @@ impl Feeding {
         }
     }
 
-    /// Takes in what others said.
+    /// Applies the requests of the handle.
     fn take_in(&mut self, said: Said) {
         let shared = Arc::clone(&self.shared);
         self.stands_still = said.stands_still;
@@ -194,7 +195,7 @@ impl Feeding {
         }
     }
 
-    /// These are the feeds now; what is known of those that stay is kept.
+    /// Sets the feeds; the state of those that stay is kept.
     fn want(&mut self, all: Vec<(Wanted, Arc<Feed>)>) {
         let shared = Arc::clone(&self.shared);
         let mut feeds = std::mem::take(&mut self.feeds);
@@ -242,19 +243,19 @@ impl Feeding {
                 let is_stream = streams.any(|stream| stream.wanted.name == name);
                 let accepted = match self.named(&name) {
                     Some(kept) => kept.accept(&shared.copies, &*shared),
-                    // Of a stream no version waits: what is not taken is asked for again.
+                    // A stream has no refused version to accept: it is asked again instead.
                     None if is_stream => Err(NotAccepted::Nothing),
                     None => Err(NotAccepted::Unknown),
                 };
-                // What is told of it is there before the answer.
+                // The report must be up to date before the answer.
                 self.tell();
                 told(accepted);
             }
         }
     }
 
-    /// The state is another process's, which writes the copies, and to which a LAPI tells what
-    /// changes meanwhile.
+    /// Gives up all requests: the new process writes the copies, and gets the LAPI's changes from
+    /// now on.
     fn give_up(&mut self) {
         self.tasks.abort_all();
         self.flights.clear();
@@ -273,7 +274,7 @@ impl Feeding {
         self.shared.tell(reports.chain(streams).collect());
     }
 
-    /// The feed that is due, if one is: of several the one that is due for longest.
+    /// The feed that is due; of several the one that is due for longest.
     fn next(&mut self) -> Option<Due> {
         if self.stands_still {
             return None;
@@ -311,7 +312,7 @@ impl Feeding {
         flights.any(|flight| stream.is(&flight.wanted))
     }
 
-    /// Asks a LAPI.
+    /// Sends a request to a LAPI.
     fn ask(&mut self, index: usize) {
         let shared = Arc::clone(&self.shared);
         let Some(stream) = self.streams.get_mut(index) else {
@@ -368,7 +369,7 @@ impl Feeding {
         self.flights.insert(self.tasks.spawn(asking).id(), flight);
     }
 
-    /// Until something comes, is due, or was said.
+    /// Waits until a result comes, a feed is due, or a request of the handle comes.
     async fn wait(&mut self) {
         let now_ms = self.shared.clock.now().wall_ms;
         let is_fetching = self.is_fetching();
@@ -387,13 +388,13 @@ impl Feeding {
             true => MAX_SLEEP_MS,
             false => lists.chain(streams).min().unwrap_or(MAX_SLEEP_MS),
         };
-        // At least a little: a clock that stands must not make this a loop without a pause.
+        // At least a little: a clock that stands still must not make this a busy loop.
         let wait = Duration::from_millis(wait_ms.clamp(10, MAX_SLEEP_MS));
         let shared = Arc::clone(&self.shared);
         let mut woken = pin!(shared.wake.notified());
         let come = poll_fn(|context| match self.tasks.poll_join_next_with_id(context) {
             Poll::Ready(Some(came)) => Poll::Ready(Some(came)),
-            // Nothing is asked for, or nothing came.
+            // No request is under way, or none has a result.
             Poll::Ready(None) | Poll::Pending => woken.as_mut().poll(context).map(|()| None),
         });
         if let Ok(Some(came)) = tokio::time::timeout(wait, come).await {
@@ -401,7 +402,8 @@ impl Feeding {
         }
     }
 
-    /// What was asked for has come. What rules.json names no longer, or was given up, is dropped.
+    /// Handles a result. It is dropped if rules.json no longer names the feed, or the request was
+    /// given up.
     fn land(&mut self, came: Result<(Id, Came), JoinError>) {
         let shared = Arc::clone(&self.shared);
         let (id, came) = match came {
@@ -421,8 +423,8 @@ impl Feeding {
                 let Some(kept) = feeds.find(|kept| kept.is(&flight.wanted)) else {
                     return;
                 };
-                // Another version was accepted meanwhile: it was asked whether that before it is
-                // the current one.
+                // Another version was accepted meanwhile, so the answer "unchanged" refers to an
+                // older one.
                 match came {
                     Ok(Fetched::Unchanged) if kept.validators() != validators => kept.ask(&*shared),
                     came => kept.settle(came, &shared.copies, &*shared),

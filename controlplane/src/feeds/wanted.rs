@@ -21,29 +21,29 @@ const EVERY: std::ops::RangeInclusive<Duration> =
 pub(crate) struct Wanted {
     /// Its name.
     pub(crate) name: String,
-    /// Where it is fetched; of a decision stream the LAPI.
+    /// The URL it is fetched from; for a decision stream that of the LAPI.
     pub(crate) url: FeedUrl,
     /// How often a list is fetched.
     pub(crate) every: Every,
-    /// What being on it means; none where it is only a name for other rules.
+    /// The effect of being on the list; none if only other rules refer to it.
     pub(crate) used: Option<Use>,
-    /// What a decision stream of CrowdSec has beside (FEED-7); none for a list.
+    /// The further members of a decision stream of CrowdSec (FEED-7); none for a list.
     pub(crate) crowdsec: Option<CrowdSec>,
-    /// Behind this it is not fetched, and nothing of it is in force.
+    /// After this time it is not fetched, and none of its entries is in force.
     pub(crate) until: Option<Time>,
 }
 
 impl Wanted {
-    /// Whether it has ended at a moment, milliseconds since 1970.
+    /// Whether `until` has passed at `now_ms`, in milliseconds since 1970.
     pub(crate) fn has_ended(&self, now_ms: u64) -> bool {
         self.until.is_some_and(|Time(until)| until <= now_ms)
     }
 }
 
-/// What is said of a decision stream (FEED-7).
+/// The members of a decision stream (FEED-7).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct CrowdSec {
-    /// The file with the API key; beside rules.json where it is relative.
+    /// The file with the API key; a relative path starts at the directory of rules.json.
     pub(crate) key_file: PathBuf,
     /// What decisions of other types than `ban` do.
     pub(crate) other: Other,
@@ -60,7 +60,7 @@ pub(crate) enum Other {
     Ignore,
 }
 
-/// The members as they are written.
+/// The members of the JSON.
 #[derive(Deserialize)]
 struct Written {
     name: String,
@@ -122,18 +122,18 @@ impl TryFrom<Written> for Wanted {
     }
 }
 
-/// What being on a feed means.
+/// The effect of being on a feed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Use {
-    /// As an entry of `deny`.
+    /// The same as an entry of `deny`.
     Deny,
-    /// As an entry of `allow`.
+    /// The same as an entry of `allow`.
     Allow,
 }
 
 impl Use {
-    /// As rules.json writes it.
+    /// The name in rules.json.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Deny => "deny",
@@ -165,7 +165,7 @@ impl TryFrom<String> for Every {
     }
 }
 
-/// Where a feed is fetched: over HTTPS, or in plain from this machine.
+/// The URL of a feed: HTTPS, or plain HTTP on loopback.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub(crate) struct FeedUrl(Uri);
@@ -181,7 +181,7 @@ impl TryFrom<String> for FeedUrl {
 }
 
 impl FeedUrl {
-    /// A URL, if feeds may be fetched there. An error is the beginning of a sentence.
+    /// Checks whether feeds may be fetched from this URL. The error is the beginning of a sentence.
     pub(crate) fn of(uri: Uri) -> Result<Self, &'static str> {
         let is_https = match uri.scheme() {
             Some(scheme) if *scheme == Scheme::HTTPS => true,
@@ -215,7 +215,7 @@ impl FeedUrl {
         inside.unwrap_or(host)
     }
 
-    /// Whether its host is this machine by its very name.
+    /// Whether its host is `localhost` or a loopback address.
     pub(crate) fn is_loopback(&self) -> bool {
         let host = self.host();
         let is_it = |address: IpAddr| address.is_loopback();
@@ -223,7 +223,7 @@ impl FeedUrl {
     }
 }
 
-/// Without what follows a `?`: publishers give keys there.
+/// Shown without its query, in which publishers put keys.
 impl fmt::Display for FeedUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = self.0.scheme_str().unwrap_or_default();

@@ -46,25 +46,25 @@ pub struct StartState {
     pub(crate) before_edit: Option<Vec<Arc<Ban>>>,
     /// Bans that an edit changed or added while no service ran.
     pub(crate) edited: Vec<BanKey>,
-    /// Bans that it took out.
+    /// Bans that this edit removed.
     pub(crate) removed: Vec<BanKey>,
-    /// The fleet, where there is one; nothing of it was asked yet.
+    /// The fleet's settings and files, if there is one; its engine was not asked yet.
     pub fleet: Option<Ready>,
 }
 
 /// How the journal goes on after a start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct JournalStart {
-    /// Its last line.
+    /// The number of its last line.
     pub(crate) number: u64,
-    /// A line that is added would be read by the next start: what it stands behind is on disk, and
-    /// says so.
+    /// True if lines may be appended: the document they follow is on disk and refers to the
+    /// journal, so the next start reads them.
     pub(crate) is_open: bool,
-    /// bans.json lacks something.
+    /// bans.json lacks changes that the journal has.
     pub(crate) is_stale: bool,
 }
 
-/// The files as they were read before they were one's own (RESTART-1).
+/// The files, as they were read while the old process of a hand-over still owned them (RESTART-1).
 #[derive(Default)]
 pub struct KnownFiles {
     bans: Option<Known<BansFile>>,
@@ -74,8 +74,8 @@ pub struct KnownFiles {
 }
 
 impl KnownFiles {
-    /// Reads what is there and fits; nothing is locked. With one fault for each file that a start
-    /// would refuse.
+    /// Reads the valid files, without a lock. Also returns a fault for each file that a start would
+    /// refuse.
     pub fn read(dir: &Path) -> (Self, Vec<StateError>) {
         fn kept<D: Document>(dir: &Path, faults: &mut Vec<StateError>) -> Option<Known<D>> {
             let read = Known::read(dir);
@@ -101,8 +101,8 @@ impl KnownFiles {
 }
 
 impl StateFiles {
-    /// Reads and checks every file of the directory of this lock, starts the thread and the watch.
-    /// What is known of a file is not read again if it stands so still.
+    /// Reads and checks every file of this lock's directory, and starts the thread and the watch. A
+    /// known file that has not changed is not read again.
     ///
     /// # Errors
     /// [`StateError`], one sentence an operator can act on (STATE-6).
@@ -164,7 +164,7 @@ impl StateFiles {
     }
 }
 
-/// The bans that an edit changed or added, and those that it took out.
+/// The bans that an edit changed or added, and those that it removed.
 fn keys(edit: &[Change<BansFile>]) -> (Vec<BanKey>, Vec<BanKey>) {
     let (mut edited, mut removed) = (Vec::new(), Vec::new());
     for change in edit {

@@ -1,9 +1,9 @@
-//! Which changes of the bans are in neither bans.json nor its journal, and where they go (STATE-1,
-//! STATE-10). Pure: no files, and time is an argument.
+//! Tracks changes of bans that are neither in bans.json nor in its journal, and decides where they
+//! are written (STATE-1, STATE-10). Pure: no files, and time is an argument.
 //!
-//! A change is written into the journal at once where somebody waits for it, otherwise within
-//! `WAF_STATE_WRITE_DELAY`. The document follows, after a pause that grows with it. An edit closes
-//! the journal until a document with it is on disk: a line that came behind an edit must not be
+//! A change is written to the journal at once if an answer waits for it, otherwise within
+//! `WAF_STATE_WRITE_DELAY`. The document follows, after a pause that grows with its size. An edit
+//! closes the journal until a document with the edit is on disk: a line after an edit must not be
 //! read as one before it.
 
 use std::collections::BTreeMap;
@@ -17,29 +17,31 @@ use crate::bans::journal::BanLine;
 use crate::bans::ledger::changes::LedgerChange;
 use crate::state::Stand;
 
-/// Between two documents of so many bans at most is one write delay: they are some 700 kB.
+/// With at most so many bans, the pause between two documents is one write delay: they have some
+/// 700 kB.
 const FEW: usize = 1_000;
-/// Between two larger ones, in write delays: five seconds with the default.
+/// The pause between two larger documents, in write delays: five seconds with the default.
 const DOCUMENT_DELAYS: u64 = 5;
-/// With more bans than this the pause grows with them: what documents write in a second is bounded.
+/// With more bans than this the pause grows with their number, so that the bytes written per second
+/// are bounded.
 const MANY: usize = 10_000;
 /// The most changes of one line. More of them, or a quarter of all bans, are cheaper as a document.
 const MAX_LINE: usize = 4096;
-/// So few are always a line.
+/// So few changes are always written as a line.
 const SMALL_LINE: usize = 64;
 
-/// What is to be written, and where.
+/// Changes that must be written, and where.
 pub(super) struct Unsaved {
     /// `WAF_STATE_WRITE_DELAY`
     delay_ns: u64,
-    /// What changed since the last line and the last document. At most the bans that are held and
-    /// those that were forgotten since.
+    /// The changes since the last line and the last document. At most the held bans, and those
+    /// removed since.
     changes: BTreeMap<BanKey, Option<Arc<Ban>>>,
-    /// When they are due in the journal.
+    /// When these changes are due in the journal.
     line_due_ns: Option<u64>,
-    /// When a document is due, but for the pause; none while the last one holds everything.
+    /// When a document is due, apart from the pause; none while the last one has everything.
     document_due_ns: Option<u64>,
-    /// When the last one was sent.
+    /// When the last document was sent.
     sent_ns: Option<u64>,
     /// The last line that was sent.
     number: u64,
@@ -70,7 +72,7 @@ impl Unsaved {
         self.delay_ns = delay_ns;
     }
 
-    /// The bans changed.
+    /// Notes changes of bans.
     pub(super) fn note(&mut self, changes: Vec<LedgerChange>, now_ns: u64) {
         if changes.is_empty() {
             return;
@@ -82,28 +84,28 @@ impl Unsaved {
         self.document_due_ns.get_or_insert(due_ns);
     }
 
-    /// Lines were lost, or may lack something: the next document holds everything, and no line is
-    /// written until it is on disk.
+    /// Closes the journal, because lines were lost or may be incomplete: no line is written until
+    /// the next document, which has everything, is on disk.
     pub(super) fn close(&mut self, now_ns: u64) {
         self.closed = Some(self.documents + 1);
         self.document_due_ns = Some(now_ns);
     }
 
-    /// The same, unless it is closed already.
+    /// Closes the journal, unless it is closed already.
     pub(super) fn close_once(&mut self, now_ns: u64) {
         if self.closed.is_none() {
             self.close(now_ns);
         }
     }
 
-    /// The document that was just sent holds an edit.
+    /// Closes the journal until the document that was just sent, which has an edit, is on disk.
     pub(super) fn close_behind(&mut self) {
         self.closed = self.closed.max(Some(self.documents));
     }
 
-    /// Whether a document is due, where so many bans are held.
+    /// Whether a document is due; `held` is the number of bans.
     pub(super) fn document_is_due(&self, held: usize, now_ns: u64) -> bool {
-        // What opens the journal again does not wait for its turn.
+        // A document that opens the journal again does not wait for the pause.
         let is_urgent = self.closed.is_some_and(|closed| closed > self.documents);
         let crowd = u64::try_from(held.div_ceil(MANY).max(1)).unwrap_or(u64::MAX);
         let delays = match held {
@@ -119,7 +121,8 @@ impl Unsaved {
             .is_some_and(|due_ns| due_ns.max(not_before) <= now_ns)
     }
 
-    /// The document that holds what was noted so far, and the last one that is on disk.
+    /// The number of the document that will have all changes so far, and that of the last one on
+    /// disk.
     pub(super) fn documents(&self) -> (u64, u64) {
         let is_behind = self.document_due_ns.is_some() || !self.changes.is_empty();
         (self.documents + u64::from(is_behind), self.durable)
@@ -130,7 +133,8 @@ impl Unsaved {
         self.closed.is_none() && self.line_due_ns.is_some_and(|due_ns| due_ns <= now_ns)
     }
 
-    /// A line with all changes; none where they go into a document, as so many of `held` bans do.
+    /// A line with all changes; none if they are so many of the `held` bans that a document is
+    /// cheaper.
     pub(super) fn take_line(&mut self, held: usize) -> Option<BanLine> {
         let count = self.changes.len();
         let is_large = count > MAX_LINE || (count > SMALL_LINE && count > held / 4);
@@ -153,7 +157,7 @@ impl Unsaved {
         })
     }
 
-    /// A document with everything is sent: what it holds besides.
+    /// Notes that a document with everything is sent; returns the journal position it contains.
     pub(super) fn send_document(&mut self, now_ns: u64) -> Stand {
         self.changes.clear();
         self.line_due_ns = None;
@@ -166,8 +170,8 @@ impl Unsaved {
         }
     }
 
-    /// The newest document on disk. Returns up to which line the journal may be emptied, where that
-    /// is news.
+    /// Takes the newest document on disk. Returns the line up to which the journal may be emptied,
+    /// if that is new.
     pub(super) fn is_durable(&mut self, stand: Stand) -> Option<u64> {
         if stand.document <= self.durable {
             return None;

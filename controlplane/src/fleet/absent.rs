@@ -1,4 +1,4 @@
-//! A build without the feature `fleet`: there is no instance of one, and the setting is a fault.
+//! A build without the feature `fleet`: no fleet can exist, and its settings are a fault.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,6 +1,7 @@
-//! A thread that speaks with the engine over one connection after the other (FLEET-2): after a
-//! fault it opens another, after a pause that doubles, each with full jitter. The pauses begin anew
-//! once a connection has lasted: an engine may answer first, and refuse what follows.
+//! A thread that talks to the engine over one connection after the other (FLEET-2). After a fault
+//! it opens another one, after a pause that doubles each time, with full jitter. The pauses start
+//! over only once a connection has lasted, because an engine may answer the first question and
+//! refuse the next.
 
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
@@ -13,16 +14,16 @@ use super::seal::random;
 /// The shortest pause, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// A connection over which the engine answers for so long has lasted.
+/// A connection has lasted if the engine still answers over it after this time.
 const LASTED: Duration = Duration::from_secs(2);
 
-/// Why nothing more is asked over a connection.
+/// Why the use of a connection ended.
 pub(super) enum Ended {
-    /// The service ends, or needs this thread no more.
+    /// The service ends, or no longer needs this thread.
     Stop,
-    /// The control loop has said so.
+    /// The control loop has ordered rest.
     Rest,
-    /// No answer.
+    /// The engine gave no answer.
     Fault(Fault),
 }
 
@@ -32,7 +33,7 @@ impl From<Fault> for Ended {
     }
 }
 
-/// What an order says of the whole thread.
+/// What an order means for the thread itself.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Word {
     /// Nothing is asked until [`Word::Work`].
@@ -43,35 +44,36 @@ pub(super) enum Word {
     None,
 }
 
-/// The thread's part.
+/// The part of the work that differs by thread.
 pub(super) trait Speaker {
     /// What the control loop orders.
     type Order;
 
-    /// Where orders come from.
+    /// The channel of orders.
     fn orders(&self) -> &Receiver<Self::Order>;
 
-    /// What an order says of the whole thread.
+    /// What an order means for the thread itself.
     fn word(order: &Self::Order) -> Word;
 
-    /// Opens a connection, and speaks over it until that ends. `answers` is to be called with each
-    /// answer of the engine.
+    /// Opens a connection, and uses it until it ends. Must call `answers` at each answer of the
+    /// engine.
     fn speak(&mut self, answers: &mut dyn FnMut()) -> Result<Infallible, Ended>;
 
-    /// The connection has ended by a fault; `is_first` where it, or the one before, had lasted.
+    /// Reports that the connection ended by a fault. `is_first` is true if it, or the previous one,
+    /// had lasted.
     ///
     /// # Errors
-    /// Nobody is there to be told.
+    /// The receiver of reports is gone.
     fn failed(&mut self, fault: Fault, is_first: bool) -> Result<(), Ended>;
 
-    /// It rests, or does not any more.
+    /// Reports that the thread rests, or goes on.
     fn rests(&mut self, _: bool) {}
 }
 
 /// The pauses between connections.
 struct Pauses {
     next: Duration,
-    /// No connection has ended since one has lasted.
+    /// True until a connection ends after one has lasted.
     is_first: bool,
 }
 
@@ -85,15 +87,15 @@ impl Default for Pauses {
 }
 
 impl Pauses {
-    /// The engine has answered over a connection that was begun so long ago.
+    /// Notes an answer over a connection of this age.
     fn answered(&mut self, age: Duration) {
         if age >= LASTED {
             *self = Self::default();
         }
     }
 
-    /// A connection has ended by a fault. Returns whether it is the first, and the longest pause
-    /// before the next.
+    /// Notes that a connection ended by a fault. Returns whether it is the first, and the longest
+    /// pause before the next one.
     fn failed(&mut self) -> (bool, Duration) {
         let failed = (self.is_first, self.next);
         self.is_first = false;
@@ -102,7 +104,7 @@ impl Pauses {
     }
 }
 
-/// Speaks until nobody orders any more.
+/// Runs until the channel of orders is closed.
 pub(super) fn run(mut speaker: impl Speaker) {
     let mut pauses = Pauses::default();
     loop {
@@ -130,7 +132,7 @@ pub(super) fn run(mut speaker: impl Speaker) {
     }
 }
 
-/// Waits for the word to go on. False where nobody orders any more.
+/// Waits for the order to go on. False if the channel of orders is closed.
 fn rest(speaker: &mut impl Speaker) -> bool {
     speaker.rests(true);
     loop {
@@ -148,8 +150,8 @@ fn word<S: Speaker>(_: &S, order: &S::Order) -> Word {
     S::word(order)
 }
 
-/// What is ordered meanwhile is of the connection that has ended. False where nobody orders any
-/// more.
+/// Waits for a pause, and drops the orders that come meanwhile: they are for the ended connection.
+/// False if the channel of orders is closed.
 fn wait(speaker: &mut impl Speaker, length: Duration) -> bool {
     let until = now() + length;
     loop {
@@ -171,7 +173,7 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// Some part of a pause, so that instances do not come back all at once.
+/// A random part of a pause, so that instances do not reconnect all at once.
 fn jittered(pause: Duration) -> Duration {
     let part = random().unwrap_or(u128::MAX) % 1000 + 1;
     pause / 1000 * u32::try_from(part).unwrap_or(1000)

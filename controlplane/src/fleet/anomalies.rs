@@ -1,4 +1,4 @@
-//! What the fleet does about anomalies (FLEET-19).
+//! Anomalies of the whole fleet (FLEET-19).
 
 use weir_shared::clock::Now;
 use weir_shared::units::Time;
@@ -11,15 +11,15 @@ use crate::anomaly::shared::{Elsewhere, Sums};
 use crate::anomaly::{Over, Scope};
 
 impl Fleet {
-    /// Whether anomalies are counted together now: as all counts, not with a clock that is far off
-    /// (FLEET-22).
+    /// Whether anomalies are counted together now. As with all counts, a clock that is far off
+    /// prevents it (FLEET-22).
     fn shares_totals(&self, now: Now) -> bool {
         let is_off = self.clock_ms.unsigned_abs() > MOST_OFF_MS;
         self.ready.sharing.share.anomalies && self.is_linked(now) && !is_off
     }
 
-    /// What went over a threshold here is to be told by one instance; by this one where nobody is
-    /// asked any more.
+    /// Has one instance raise the alert of a count over a threshold; this one, if the engine cannot
+    /// be asked.
     pub(crate) fn claim(&mut self, over: Over, now: Now) {
         let is_asked = !self.rests && self.shares_totals(now);
         if is_asked && self.claims.waiting.len() < MOST_WAITING {
@@ -29,12 +29,12 @@ impl Fleet {
         }
     }
 
-    /// Asks for the next one.
+    /// Asks the engine about the next alert.
     pub(super) fn claim_next(&mut self, now: Now) {
         if !self.is_linked(now) {
             return;
         }
-        // Whoever tells has told what was settled before this turn.
+        // The loop has raised the alerts that were settled before this turn.
         if self.claims.settled.is_empty()
             && let Some((name, ends)) = self.claims.untold.pop_front()
         {
@@ -61,14 +61,14 @@ impl Fleet {
         self.claims.asked = Some(over);
     }
 
-    /// What an alert is called in the engine. Those in observe mode have counts and alerts of their
-    /// own (FLEET-20).
+    /// The name of an alert in the engine. Instances in observe mode have counts and alerts of
+    /// their own (FLEET-20).
     fn claim_name(&self, over: &Over) -> String {
         let mode = self.settings.get("WAF_MODE").map_or("", String::as_str);
         format!("anomaly\n{mode}\n{}", text(over.scope))
     }
 
-    /// The engine has answered: until when somebody else has it, if somebody has.
+    /// Takes the engine's answer: until when another instance has claimed the alert, if one has.
     pub(super) fn claimed(&mut self, until_ms: Option<u64>, now: Now) {
         let Some(over) = self.claims.asked.take() else {
             return;
@@ -81,7 +81,7 @@ impl Fleet {
                 let elsewhere = Settled::Elsewhere(over.scope, ends);
                 self.claims.settled.push(elsewhere);
             }
-            // It has not told yet: whether it does is asked for again.
+            // The other instance has not raised the alert yet: the engine is asked again later.
             Some(left_ms) if left_ms > 0 => self.claims.waiting.push_back(over),
             _ => {
                 let told = (self.claim_name(&over), over.cooldown_ends);
@@ -91,35 +91,35 @@ impl Fleet {
         }
     }
 
-    /// What became of alerts since this was asked last.
+    /// The alerts that were settled since the last call.
     pub(crate) fn settled(&mut self) -> Vec<Settled> {
         std::mem::take(&mut self.claims.settled)
     }
 
-    /// What others have counted, where they have shown themselves since this was asked last.
+    /// The counts of other instances, if beats of them came since the last call.
     pub(crate) fn learned(&mut self, now: Now) -> Option<Elsewhere> {
         let has_heard = std::mem::take(&mut self.claims.has_heard);
         (has_heard && self.shares_totals(now)).then(|| self.elsewhere())
     }
 
-    /// What others have said last.
+    /// The latest counts of other instances.
     pub(crate) fn elsewhere(&self) -> Elsewhere {
         let mode = self.settings.get("WAF_MODE");
         self.others.totals(mode.map_or("", String::as_str))
     }
 
-    /// Whether it is time to say anew what is counted here.
+    /// Whether the next beat needs the counts of this instance.
     pub(crate) fn wants_totals(&self, now: Now) -> bool {
         self.shares_totals(now) && now.mono_ns.saturating_sub(self.claims.said_ns) >= SAID_NS
     }
 
-    /// What is counted here.
+    /// Sets the counts for the next beats.
     pub(crate) fn say_totals(&mut self, said: Vec<(Scope, Sums)>, now: Now) {
         self.claims.said = said;
         self.claims.said_ns = now.mono_ns;
     }
 
-    /// The same, as a beat has it.
+    /// These counts in the form of a beat.
     pub(super) fn said_totals(&self) -> Vec<(String, Sums)> {
         let said = self.claims.said.iter();
         said.map(|(scope, sums)| (text(*scope), *sums)).collect()

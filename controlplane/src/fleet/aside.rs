@@ -1,5 +1,5 @@
-//! What only an instance holds whose last contact is older than what is remembered of a fleet: it
-//! is put aside in a file, and told (FLEET-17).
+//! Bans that only one instance holds, after it was away for longer than the fleet remembers
+//! removals: they are moved to a file, with an alert (FLEET-17).
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -13,9 +13,9 @@ use weir_shared::units::Time;
 use super::event::Event;
 use super::facts::Told;
 
-/// Its name in the state directory; further ones have a number behind it.
+/// The name of the file in the state directory; further files have a number after it.
 pub(super) const FILE: &str = "bans.json.before-fleet";
-/// The most of them.
+/// The most such files.
 const MOST: usize = 100;
 
 /// The file, while it is written.

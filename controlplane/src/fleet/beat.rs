@@ -1,4 +1,4 @@
-//! What an instance says of itself, each second.
+//! The beat: what an instance reports about itself, each second.
 
 use std::collections::BTreeMap;
 
@@ -14,49 +14,49 @@ use crate::anomaly::shared::{MOST_TOTALS, Sums};
 const MAX_SETTINGS: usize = 128;
 const MAX_TEXT: usize = 512;
 
-/// What it says. A member that is not known is passed over (FLEET-31).
+/// The content of a beat. Unknown members are ignored (FLEET-31).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Beat {
     /// Its version.
     pub(super) version: String,
-    /// Up to where it has taken in the log, as `MS-COUNT`.
+    /// The place up to which it has read the log, as `MS-COUNT`.
     pub(super) cursor: String,
-    /// Whether it has read all of the log, and nothing of its own waits.
+    /// Whether it has read all of the log, and has no events to send.
     pub(super) in_step: bool,
     /// Events that it has to send.
     pub(super) waiting: u64,
-    /// What it holds, as a number.
+    /// The digest of what it holds.
     pub(super) digest: String,
     /// Bans that it holds.
     pub(super) bans: u64,
-    /// Whether it has dropped any for want of a place: its digest says nothing then.
+    /// Whether it has dropped bans for lack of room: its digest cannot be compared then.
     pub(super) dropped: bool,
     /// How far its clock is ahead of the engine's.
     pub(super) clock_ms: i64,
-    /// Since when it has its name, by the engine's clock; none while it is not sure of it
-    /// (FLEET-23).
+    /// Since when it has its name, by the engine's clock; none while another instance may have the
+    /// name (FLEET-23).
     #[serde(default)]
     pub(super) named_ms: Option<u64>,
-    /// Settings that should be the same everywhere.
+    /// Settings that should be the same at all instances.
     #[serde(default)]
     pub(super) settings: BTreeMap<String, String>,
-    /// What it has counted of the scopes of anomalies that are near a threshold (FLEET-19).
+    /// Its counts of the scopes of anomalies that are near a threshold (FLEET-19).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) totals: Vec<(String, Sums)>,
 }
 
-/// An instance that has shown itself.
+/// A beat of an instance, as read from the engine.
 pub(super) struct Seen {
-    /// Who.
+    /// The instance.
     pub(super) origin: Origin,
-    /// How long ago.
+    /// The age of the beat.
     pub(super) age_ms: u64,
-    /// What it says; why that cannot be read.
+    /// The beat, or why it cannot be read.
     pub(super) beat: Result<Beat, Rejected>,
 }
 
 impl Beat {
-    /// Reads one.
+    /// Parses a beat.
     ///
     /// # Errors
     /// [`Rejected::Schema`], [`Rejected::Size`]
@@ -74,12 +74,12 @@ impl Beat {
         Ok(beat)
     }
 
-    /// Up to where it has taken in the log.
+    /// The place up to which it has read the log.
     pub(super) fn cursor(&self) -> Cursor {
         self.cursor.parse().unwrap_or_default()
     }
 
-    /// What the instance tells of itself, as an operator is told.
+    /// The instance in the form of the API.
     pub(super) fn told(&self) -> Instance {
         Instance {
             waiting: Some(self.waiting),

@@ -1,5 +1,6 @@
-//! An instance that begins anew while it runs: with other settings (RELOAD-2), under another name
-//! (FLEET-23), or after a panic. What it knows goes with it; its threads end by themselves.
+//! Restarts the instance's part in the fleet while the service runs: with other settings
+//! (RELOAD-2), under another name (FLEET-23), or after a panic. It keeps what it knows; its old
+//! threads end by themselves.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -23,12 +24,12 @@ use crate::bans::ledger::changes::{Happened, LedgerChange};
 const MAX_NAME: usize = 64;
 
 impl Fleet {
-    /// Whether it was begun with something else than this.
+    /// Whether it was started with other settings or files than these.
     pub(crate) fn is_other(&self, ready: &Ready) -> bool {
         !self.ready.is_like(ready)
     }
 
-    /// Another one in its place. It was sent to rest before.
+    /// Starts again with `ready`. The instance must rest before.
     ///
     /// # Errors
     /// See [`Fleet::start`].
@@ -59,7 +60,7 @@ impl Fleet {
         ready.found = Some(Found {
             called: called.clone(),
             was,
-            // Another engine, or another origin: the log is read from its beginning.
+            // With another engine or origin the log is read from its beginning.
             point: None,
             kept: self.core.replica().kept(),
             lists: self.lists.kept(),
@@ -74,8 +75,8 @@ impl Fleet {
         Self::begin(ready, at_start, goes_on)
     }
 
-    /// It goes and comes back under another name, where another instance has its own. It was sent
-    /// to rest before.
+    /// Starts again under another name, because another instance has this one's. The instance must
+    /// rest before.
     ///
     /// # Errors
     /// See [`Fleet::start`].
@@ -112,19 +113,19 @@ impl Fleet {
         ))
     }
 
-    /// Whether it is to be begun anew under another name.
+    /// Whether another instance has its name.
     pub(crate) fn is_name_taken(&self) -> bool {
         self.namesakes.is_taken() && !self.rests
     }
 
-    /// It is in no fleet any more: what others have counted does not hold. Tells which it was.
+    /// Leaves the fleet: counts of others are no longer used. Returns the name of the fleet.
     pub(crate) fn end(self) -> String {
         let heed = |sharing: &Sharing| sharing.counts.heed(false);
         self.sharing.iter().for_each(heed);
         self.fleet
     }
 
-    /// After a panic: what the ledger holds is followed anew.
+    /// After a panic: compares with the ledger again.
     pub(crate) fn recover<'a>(
         &mut self,
         bans: impl Iterator<Item = (&'a BanKey, &'a Arc<Ban>)>,

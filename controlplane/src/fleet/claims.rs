@@ -1,11 +1,11 @@
-//! Anomalies of the whole fleet (FLEET-19): each instance says in its beat what it has counted of
-//! the scopes that are near a threshold, and compares the sum of all with its own thresholds.
+//! Anomalies of the whole fleet (FLEET-19): each instance puts its counts of the scopes near a
+//! threshold into its beat, and compares the sums of all instances with its own thresholds.
 //!
-//! All of them find the sum over a threshold at about the same time: who is first to put its name
-//! into the engine until the cooldown ends tells the alert, and the cooldown of the others ends
-//! with that one. The name goes after some seconds, unless its instance has told the alert and says
-//! so. What the engine holds is sealed, so that its owner cannot invent that somebody
-//! told. Where the engine does not answer, each instance decides alone.
+//! All instances find a sum over a threshold at about the same time. The first one to put a claim
+//! into the engine raises the alert, and the cooldown of the others ends with that one's. The claim
+//! expires after some seconds, unless its instance confirms that it has raised the alert. Claims
+//! are sealed, so that the engine's owner cannot forge them. If the engine does not answer, each
+//! instance decides alone.
 
 use std::collections::VecDeque;
 
@@ -14,40 +14,40 @@ use weir_shared::units::Time;
 use crate::anomaly::shared::Sums;
 use crate::anomaly::{Over, Scope};
 
-/// The most alerts that wait for the engine: it is asked for one at a time.
+/// The most alerts that wait for the engine, which is asked about one at a time.
 pub(super) const MOST_WAITING: usize = 256;
-/// How long a name in the engine holds before its instance has told the alert: where it ends before
-/// that, another tells it.
+/// How long an unconfirmed claim lasts: if its instance ends before it has raised the alert,
+/// another one raises it.
 pub(super) const TELLING_MS: u64 = 10_000;
-/// How long what was said of the counts holds.
+/// How long counts of a beat are used.
 pub(super) const SAID_NS: u64 = 900_000_000;
 
-/// What became of an alert.
+/// The decision about an alert.
 pub(crate) enum Settled {
-    /// This instance tells it.
+    /// This instance raises it.
     Here(Over),
-    /// Another one has told it; its cooldown ends then.
+    /// Another instance has raised it; the cooldown ends at this time.
     Elsewhere(Scope, Time),
 }
 
-/// What is asked of the engine, and what others and this instance have said of their counts.
+/// The claims under way, and the counts of this and other instances.
 #[derive(Default)]
 pub(super) struct Claims {
     pub(super) waiting: VecDeque<Over>,
     pub(super) asked: Option<Over>,
-    /// What this instance tells, and has not said so to the engine: its name there, and until when
-    /// the cooldown lasts by the own clock.
+    /// Alerts that this instance raises and has not confirmed yet: the name of the claim, and the
+    /// end of the cooldown by this instance's clock.
     pub(super) untold: VecDeque<(String, Time)>,
     pub(super) settled: Vec<Settled>,
-    /// What the next beats say.
+    /// The counts for the next beats.
     pub(super) said: Vec<(Scope, Sums)>,
     pub(super) said_ns: u64,
-    /// Others have shown themselves since this was asked last.
+    /// Beats of others came since the last call.
     pub(super) has_heard: bool,
 }
 
 impl Claims {
-    /// The engine does not answer: everything is told here.
+    /// Raises every waiting alert here, because the engine does not answer.
     pub(super) fn alone(&mut self) {
         let asked = self.asked.take().into_iter();
         let alone = asked.chain(self.waiting.drain(..)).map(Settled::Here);
@@ -57,13 +57,13 @@ impl Claims {
         self.said_ns = 0;
     }
 
-    /// Whether nothing is asked.
+    /// Whether no claim waits.
     pub(super) fn is_empty(&self) -> bool {
         self.asked.is_none() && self.waiting.is_empty() && self.untold.is_empty()
     }
 }
 
-/// A scope as it is said to others.
+/// The text of a scope in a beat.
 pub(super) fn text(scope: Scope) -> String {
     match scope.of() {
         Some(of) => format!("{} {of}", scope.kind()),
@@ -71,7 +71,7 @@ pub(super) fn text(scope: Scope) -> String {
     }
 }
 
-/// The scope that such a text says; none where it is of a version that knows more.
+/// Parses such a text; none if it is from a newer version with further scopes.
 pub(super) fn scope(text: &str) -> Option<Scope> {
     let (kind, of) = match text.split_once(' ') {
         Some((kind, of)) => (kind, Some(of)),

@@ -1,22 +1,22 @@
-//! How far the clock of this instance is off that of the engine, and what follows (FLEET-22).
+//! The offset between this instance's clock and the engine's, and its consequences (FLEET-22).
 
 use super::counting::MOST_OFF_MS;
 use super::facts::Told;
 
-/// More is told.
+/// A larger offset is reported.
 const TOLD_MS: u64 = 1_000;
-/// Bans are written by the engine's clock; by as little as this it is not found anew with each
-/// round trip.
+/// Bans are written by the engine's clock. Smaller changes of the offset, which each round trip
+/// brings, are ignored.
 const STEP_MS: u64 = 100;
 
 /// The offset.
 #[derive(Default)]
 pub(super) struct Clocks {
-    /// As it was found last.
+    /// The offset measured last.
     found_ms: i64,
-    /// By which bans are written and judged.
+    /// The offset by which bans are written and judged.
     applied_ms: i64,
-    /// What was told, where it is off.
+    /// The report about a clock that is off, if one was made.
     told: Option<Off>,
 }
 
@@ -30,7 +30,7 @@ enum Off {
 }
 
 impl Clocks {
-    /// The own clock is so far ahead.
+    /// Notes how far this instance's clock is ahead.
     pub(super) fn note(&mut self, ahead_ms: i64) {
         self.found_ms = ahead_ms;
         if ahead_ms.unsigned_abs() > MOST_OFF_MS {
@@ -40,20 +40,20 @@ impl Clocks {
         }
     }
 
-    /// How far it is ahead of the time by which bans are written: that of the engine, but the own
-    /// one where both are too far from each other.
+    /// How far this clock is ahead of the time by which bans are written. That time is the
+    /// engine's, or this clock's if the two are too far apart.
     pub(super) fn applied_ms(&self) -> i64 {
         self.applied_ms
     }
 
-    /// Says once that it is off, and how far that goes.
+    /// Reports once that the clock is off, and the consequence.
     pub(super) fn tell(&mut self) -> Option<Told> {
         let off = match self.found_ms.unsigned_abs() {
             off_ms if off_ms > MOST_OFF_MS => Some(Off::TooFar),
             off_ms if off_ms > TOLD_MS => Some(Off::Told),
             _ => None,
         };
-        // What was told is told again only where it has come to more, or was right meanwhile.
+        // Reported again only if the offset has become too large, or the clock was right meanwhile.
         let is_news = off != self.told && !(off.is_some() && self.told == Some(Off::TooFar));
         if off.is_none() || is_news {
             self.told = off;

@@ -1,4 +1,4 @@
-//! Two edits of one member, at two instances: the later one holds, and both are told (FLEET-17).
+//! Two edits of one member, at two instances: the later one wins, and both are reported (FLEET-17).
 
 use std::fmt;
 
@@ -8,10 +8,10 @@ use super::event::Event;
 use super::replica::Replica;
 use super::stamp::Stamp;
 
-/// The most of a value that is told, in characters.
+/// The most characters of a value that are reported.
 const MAX_VALUE: usize = 100;
 
-/// What was edited, and which of the edits holds.
+/// The edited member, and which edit wins.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Conflict {
     what: String,
@@ -66,7 +66,7 @@ impl fmt::Display for Conflict {
     }
 }
 
-/// Where an event and what is known here are edits of one member.
+/// The conflicts between an event and the known edits of the same members.
 pub fn between(replica: &Replica, event: &Event) -> Vec<Conflict> {
     let mut found = Vec::new();
     match event {

@@ -1,5 +1,4 @@
-//! What an answer of the engine says beside what it was asked for: that it does its work, and its
-//! time.
+//! What every answer of the engine shows as well: that the engine works, and its time.
 
 use weir_shared::clock::Now;
 
@@ -7,12 +6,12 @@ use super::part::Fleet;
 use super::standing::Work;
 use super::words::Said;
 
-/// How exactly fleet.json says when the engine last answered.
+/// The resolution of the last answer's time in fleet.json.
 const CONTACT_MS: u64 = 3_600_000;
 
 impl Fleet {
-    /// What the engine has done of its work by this answer. Batches that were sent before a beat
-    /// are answered before it, so that none under way then says that none is refused.
+    /// Notes which kinds of work this answer proves. Batches sent before a beat are answered before
+    /// it, so a beat's answer with no batch under way shows that none is refused.
     pub(super) fn note_work(&mut self, said: &Said, now: Now) {
         let reading = self.reading;
         let is_read = |of: u64| (of == reading).then_some(Work::Read);
@@ -33,12 +32,12 @@ impl Fleet {
             | Said::Away(_) => return,
         };
         for work in done.into_iter().flatten() {
-            // The others are asked for anew.
+            // Asks for the other instances again.
             self.hurries |= self.standing.has_done(work, now);
         }
     }
 
-    /// The engine has answered, and does its work. fleet.json says so to the hour.
+    /// Notes that the engine answers and works. fleet.json has the time to the hour.
     pub(super) fn note_contact(&mut self, time_ms: u64) {
         if !self.standing.works() {
             return;
@@ -51,7 +50,7 @@ impl Fleet {
         }
     }
 
-    /// How far the own clock is ahead of that by which bans are written.
+    /// How far this clock is ahead of the time by which bans are written.
     pub(crate) fn ahead_ms(&self) -> i64 {
         self.clocks.applied_ms()
     }
@@ -73,7 +72,7 @@ impl Fleet {
     }
 }
 
-/// Whether fleet.json is to say anew when the engine last answered.
+/// Whether fleet.json needs a new time of the last answer.
 fn is_news(contact_ms: u64, kept_ms: u64) -> bool {
     contact_ms.saturating_sub(kept_ms) >= CONTACT_MS
 }

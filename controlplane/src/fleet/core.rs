@@ -1,8 +1,8 @@
-//! One instance of a fleet: what it has to send, how far it has read, and what it does when the
-//! engine has lost something. Pure: no socket, no clock, no thread (FLEET-15).
+//! The core of one instance of a fleet: what it must send, how far it has read, and what it does if
+//! the engine has lost something. Pure: no socket, no clock, no thread (FLEET-15).
 //!
-//! What is sent is always an entry as it stands, and joining one twice does nothing. So nothing has
-//! to be remembered of a batch whose fate is unknown, but that its items are to be sent again.
+//! The core always sends the current state of an item, and joining it twice changes nothing. So if
+//! the fate of a batch is unknown, it is enough to send its items again.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -24,17 +24,17 @@ mod resuming;
 mod sending;
 mod stale;
 
-/// After so many batches that were read a snapshot is due.
+/// A snapshot is due after so many batches were read.
 pub const SNAPSHOT_AFTER: u64 = 5_000;
 
-/// So many batches are under way at most: where the engine is far, one does not wait for the
-/// answers to those before it (FLEET-11).
+/// The most batches under way: with a distant engine, a batch does not wait for the answers to
+/// earlier ones (FLEET-11).
 pub const MOST_UNDER_WAY: usize = 8;
 
-/// Edits of one member that are not told again.
+/// The most conflicts that are remembered, so that they are not reported again.
 const MAX_TOLD: usize = 256;
 
-/// A batch that is to be appended.
+/// A batch to append.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Batch {
     /// Its number.
@@ -43,20 +43,20 @@ pub struct Batch {
     pub bytes: Vec<u8>,
 }
 
-/// What has happened so far, for the metrics.
+/// Counts since the start, for the metrics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
     /// Events that the engine has taken.
     pub sent: u64,
     /// Events that were read.
     pub received: u64,
-    /// Events that were not taken in, by [`Rejected::ALL`].
+    /// Rejected events, by [`Rejected::ALL`].
     pub rejected: [u64; Rejected::ALL.len()],
     /// How often the log was read from its beginning.
     pub resyncs: u64,
 }
 
-/// A batch that was handed out.
+/// A batch that was sent.
 #[derive(Clone, Debug)]
 struct UnderWay {
     seq: u64,
@@ -68,21 +68,21 @@ struct UnderWay {
 #[derive(Clone, Debug)]
 pub struct Core {
     replica: Replica,
-    /// What is to be sent, in this order, each item once.
+    /// The items to send, in order, each once.
     queue: VecDeque<Item>,
     queued: BTreeSet<Item>,
-    /// Edits that fleet.json does not hold yet, by the change that it is to hold. They are sent
-    /// behind it: an edit that the others have, and this instance has forgotten after a kill, would
-    /// undo a later one (FLEET-23).
+    /// Edits that fleet.json does not hold yet, with the number of the change that must be on disk.
+    /// They are sent after that write: if the others had an edit that this instance forgets by a
+    /// kill, it would undo a later one (FLEET-23).
     unkept: BTreeMap<Item, u64>,
-    /// The batches that were handed out, in this order.
+    /// The batches that were sent, in order.
     in_flight: VecDeque<UnderWay>,
-    /// The engine has lost what it had: nothing is handed out before the answers to all of these
-    /// have come, and what is in them is to be sent again already.
+    /// The engine has lost what it had. Nothing is sent before all of these batches are answered;
+    /// their items are queued again already.
     has_lost: bool,
-    /// What this connection has said hello with.
+    /// The number of this connection's hello.
     hello: u128,
-    /// The last batch of this origin that the engine has, and over which connection it came.
+    /// The last batch of this origin that the engine has.
     acked: u64,
     acked_by: Option<u128>,
     cursor: Cursor,
@@ -91,30 +91,30 @@ pub struct Core {
     /// The last batch of this origin that was read back.
     own: u64,
     generation: Option<u128>,
-    /// While the log is read from its beginning: what was not yet seen to be in it.
+    /// While the log is read from its beginning: the items that were not found in it yet.
     unseen: Option<BTreeSet<Item>>,
     since_snapshot: u64,
-    /// How often something was read that was made long before.
+    /// How often an item was read that was made long before.
     late: u64,
     counts: Counts,
-    /// When the log was last read to its end, or the engine has done all of its work, in its time.
+    /// When the log was last read to its end, or the engine last did all of its work, by its clock.
     contact_ms: Option<u64>,
-    /// When it said hello, while the log was not read to its end since.
+    /// When the engine answered hello; set until the log is read to its end.
     welcomed_ms: Option<u64>,
     stale: Option<Stale>,
-    /// What only this instance holds, and is to be put aside.
+    /// Items that only this instance holds, and that must be put aside.
     aside: Vec<Item>,
-    /// Edits of one member, not yet told, and those that were.
+    /// Conflicts that are not reported yet.
     conflicts: Vec<Conflict>,
     told: VecDeque<(Stamp, Stamp)>,
 }
 
-/// The last contact was so long ago that the fleet has forgotten what was taken out meanwhile: what
-/// it does not have, and is older, is put aside (FLEET-17).
+/// Set if the last contact was so long ago that the fleet has forgotten removals since then: older
+/// items that the fleet lacks are put aside (FLEET-17).
 #[derive(Clone, Debug)]
 struct Stale {
     contact_ms: u64,
-    /// What the log has something of.
+    /// The items that the log mentions.
     named: BTreeSet<Item>,
 }
 
@@ -126,7 +126,7 @@ impl Core {
         (Self::of(replica), effects)
     }
 
-    /// The same, of what is known already.
+    /// An instance that starts with this replica.
     pub fn of(replica: Replica) -> Self {
         Self {
             replica,
@@ -155,7 +155,7 @@ impl Core {
         }
     }
 
-    /// Edits of one member at two instances, each once.
+    /// Takes the new conflicts, each once.
     pub fn take_conflicts(&mut self) -> Vec<Conflict> {
         std::mem::take(&mut self.conflicts)
     }
@@ -175,17 +175,17 @@ impl Core {
         }
     }
 
-    /// What it knows.
+    /// The replica.
     pub fn replica(&self) -> &Replica {
         &self.replica
     }
 
-    /// Who it is.
+    /// The origin of this instance.
     pub fn origin(&self) -> &Origin {
         self.replica.origin()
     }
 
-    /// Up to where it has read the log.
+    /// The place up to which it has read the log.
     pub fn cursor(&self) -> Cursor {
         self.cursor
     }
@@ -195,41 +195,41 @@ impl Core {
         self.acked
     }
 
-    /// What has happened so far.
+    /// The counts since the start.
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// How many items wait to be sent, those under way included.
+    /// The number of items to send, including those under way.
     pub fn waiting(&self) -> usize {
         let in_flight = self.in_flight.iter().map(|sent| sent.items.len());
         self.queue.len() + self.unkept.len() + in_flight.sum::<usize>()
     }
 
-    /// Whether something waits while batches are under way.
+    /// Whether items wait while batches are under way.
     pub fn holds_back(&self) -> bool {
         !self.queue.is_empty() && self.is_under_way()
     }
 
-    /// Whether the answer to a batch has not come.
+    /// Whether a batch is not answered yet.
     pub fn is_under_way(&self) -> bool {
         !self.in_flight.is_empty()
     }
 
-    /// Whether everything that the log had was read, and nothing waits.
+    /// Whether all of the log was read, and nothing waits to be sent.
     pub fn is_in_step(&self) -> bool {
         let waits = self.waiting() > 0 || self.is_under_way();
         self.generation.is_some() && self.unseen.is_none() && !waits
     }
 
-    /// The engine has answered. Where it lacks what it had, or never had what is known here, the
-    /// log is read from its beginning, and what is not in it is sent.
+    /// Takes the engine's answer to hello. If the engine has lost something, or never had what is
+    /// known here, the log is read from its beginning, and items that are not in it are sent.
     pub fn welcome(&mut self, welcome: Welcome) {
         self.settle_in_flight(&welcome);
         let holds_cursor = if self.cursor == Cursor::default() {
             welcome.is_whole
         } else {
-            // A place that a snapshot named was not read here: nobody knows what was there.
+            // A place taken from a snapshot was not read here, so its batch is not known.
             self.read.is_some() && welcome.at_cursor.as_ref().map(Place::of) == self.read
         };
         let is_same = self.generation == Some(welcome.generation)
@@ -246,7 +246,7 @@ impl Core {
         {
             let named = BTreeSet::new();
             self.stale = Some(Stale { contact_ms, named });
-            // What the fleet lacks is sent, or put aside, once that is known.
+            // Items that the fleet lacks are sent or put aside once the log is read.
             self.queue.clear();
             self.queued.clear();
             return self.resync();
@@ -256,7 +256,7 @@ impl Core {
         }
     }
 
-    /// Reads the log from its beginning. What is to be put aside is not sent for that.
+    /// Starts to read the log from its beginning. Items to put aside are not sent.
     pub fn resync(&mut self) {
         self.cursor = Cursor::default();
         self.read = None;
@@ -268,12 +268,12 @@ impl Core {
         self.counts.resyncs += 1;
     }
 
-    /// Whether the snapshot is to be read before the log.
+    /// Whether the snapshot must be read before the log.
     pub fn wants_snapshot(&self) -> bool {
         self.unseen.is_some() && self.cursor == Cursor::default()
     }
 
-    /// What somebody says, from the log or a snapshot. Tells what the ledger is to do.
+    /// Takes events from the log or a snapshot. Returns the effects for the ledger.
     pub fn take(
         &mut self,
         batch: Result<Vec<Result<Event, Rejected>>, Rejected>,
@@ -309,20 +309,20 @@ impl Core {
         effects
     }
 
-    /// Counts something that was not taken in.
+    /// Counts a rejected event.
     pub fn reject(&mut self, rejected: Rejected) {
         for (count, of) in self.counts.rejected.iter_mut().zip(Rejected::ALL) {
             *count += u64::from(of == rejected);
         }
     }
 
-    /// The snapshot was read: it holds the log up to this place.
+    /// Notes that the snapshot was read. It covers the log up to this place.
     pub fn has_read_snapshot(&mut self, upto: Cursor) {
         self.cursor = upto;
         self.read = None;
     }
 
-    /// This batch of the log was read, the next one behind the cursor.
+    /// Notes that this batch of the log was read, the next one after the cursor.
     pub fn has_read(&mut self, batch: Logged) {
         self.cursor = batch.at;
         if batch.origin == *self.origin() {
@@ -332,10 +332,10 @@ impl Core {
         self.since_snapshot += 1;
     }
 
-    /// The log has nothing more now: what it does not hold is to be sent.
+    /// Notes that the end of the log was reached: items that it lacks are sent.
     pub fn at_the_end(&mut self) {
         let unseen = self.unseen.take().unwrap_or_default();
-        // An engine that has nothing is no fleet of which anything could be learnt.
+        // An empty engine says nothing about removals.
         let stale = self
             .stale
             .take()
@@ -350,14 +350,14 @@ impl Core {
                 self.send(item);
             }
         }
-        // Whoever says hello alone, and gives nothing, is no contact.
+        // An engine that only answers hello, and gives none of its log, is no contact.
         if let Some(at_ms) = self.welcomed_ms.take() {
             self.note_contact(at_ms);
         }
     }
 
-    /// The chunks of a snapshot, where one is due and this instance could write it. What is to be
-    /// put aside is in none.
+    /// The chunks of a snapshot, if one is due and this instance may write it. Items to put aside
+    /// are left out.
     pub fn snapshot(&mut self) -> Option<Vec<Vec<u8>>> {
         if self.since_snapshot < SNAPSHOT_AFTER || !self.is_in_step() || self.has_aside() {
             return None;
@@ -374,7 +374,7 @@ impl Core {
         Some(chunks)
     }
 
-    /// The ledger has changed. Tells what it is to do besides.
+    /// Follows changes of the ledger. Returns further effects for it.
     pub fn follow(&mut self, changes: &[LedgerChange], now_ms: u64) -> Vec<Effect> {
         let mut effects = Vec::new();
         for change in changes {
@@ -385,30 +385,30 @@ impl Core {
         effects
     }
 
-    /// Somebody lifts here.
+    /// A lift at this instance.
     pub fn lift(&mut self, subject: Subject, now_ms: u64) -> Vec<Effect> {
         let outcome = self.replica.lift(subject, now_ms);
         self.send_outcome(outcome, false)
     }
 
-    /// The ledger has no place for this ban.
+    /// Notes that the ledger has no room for this ban.
     pub fn dropped(&mut self, key: BanKey) {
         self.replica.dropped(key);
     }
 
-    /// fleet.json is to hold something else that this core does not know.
+    /// Notes a change of fleet.json's other content.
     pub fn note_change(&mut self) {
         self.replica.note_change();
     }
 
-    /// What is kept for a while only goes.
+    /// Removes what is remembered for a limited time only.
     pub fn forget_old(&mut self, now_ms: u64) {
         self.replica.forget_old(now_ms);
     }
 
     fn send_outcome(&mut self, outcome: Outcome, is_edit: bool) -> Vec<Effect> {
         for item in outcome.items {
-            // It is new: the log cannot hold it.
+            // The item is new: the log cannot have it.
             if let Some(unseen) = &mut self.unseen {
                 unseen.remove(&item);
             }

@@ -1,6 +1,6 @@
-//! The thread `weir-counts`: it tells the engine what this instance has counted, and learns what
-//! others have (FLEET-5 to FLEET-10). It has a connection of its own, so that neither waits for the
-//! log of events; nobody waits for it.
+//! The thread `weir-counts`: it sends the counts of this instance to the engine, and gets those of
+//! the others (FLEET-5 to FLEET-10). It has a connection of its own, so that counts and the log of
+//! events do not delay each other. Nobody waits for this thread.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -24,30 +24,31 @@ use super::link::{Access, Link};
 use super::seal::{FleetKey, random};
 use super::stamp::Origin;
 
-/// Between two batches, at least.
+/// The least time between two batches.
 const BREATH: Duration = Duration::from_millis(10);
-/// How long it waits for something to be counted before it looks for orders.
+/// How long it waits for counts before it looks for orders.
 const IDLE: Duration = Duration::from_millis(100);
 /// A clock that is further off shares no counts (FLEET-22).
 pub(super) const MOST_OFF_MS: u64 = 30_000;
 const SECOND_NS: u128 = 1_000_000_000;
-/// So many answers may say that the engine is not where it was thought.
+/// The most answers in a row that may say that the engine is at another batch than expected.
 const SPARE_ROUNDS: usize = 16;
-/// What waits for its turn: as much as there are clients.
+/// The most counts that wait: as many as there are clients.
 const MOST_WAITING: usize = weir_shared::table::MAX_CLIENTS;
 
 /// What the control loop wants.
 pub(super) enum CountOrder {
-    /// Everything that was counted is sent, and then nothing until [`CountOrder::Work`].
+    /// Send all counts, and then nothing until [`CountOrder::Work`].
     Rest,
-    /// Goes on.
+    /// Go on.
     Work,
 }
 
-/// What loop and thread know of each other. Relaxed, all of it: numbers that are read now and then.
+/// Values shared by the loop and the thread. All accesses are relaxed: numbers that are read now
+/// and then.
 #[derive(Default)]
 pub(super) struct CountFacts {
-    /// Instances that live, this one included; 0 where nobody has said so yet.
+    /// Live instances, this one included; 0 until they are known.
     pub(super) instances: AtomicU64,
     /// How far the clock is ahead of the engine's.
     pub(super) clock_ms: AtomicI64,
@@ -61,9 +62,9 @@ pub(super) struct CountFacts {
     pub(super) stale: AtomicU64,
     /// Batches that were taken, that were sent again, and that got no answer.
     pub(super) batches: [AtomicU64; 3],
-    /// Nobody wants what the engine answers any more.
+    /// True once the thread must end.
     pub(super) is_over: AtomicBool,
-    /// Whether everything was sent that was to be when rest was ordered.
+    /// True once everything is sent after rest was ordered.
     pub(super) rests: AtomicBool,
 }
 
@@ -73,7 +74,7 @@ impl CountFacts {
     }
 }
 
-/// What the thread is made from.
+/// What the thread needs.
 pub(super) struct Counting {
     pub(super) access: Access,
     pub(super) key: FleetKey,
@@ -88,17 +89,17 @@ pub(super) struct Counting {
     pub(super) rate: u64,
 }
 
-/// What waits, and what may be sent.
+/// The counts that wait, and how many may be sent.
 struct Waiting {
     batches: Batches,
-    /// What the batches are of, once something was asked.
+    /// The mode of the batches, once one was sent.
     kind: Option<CountKind>,
-    /// What is due, with the urgency that was found last.
+    /// The counts that are due, with their latest urgency.
     clients: HashMap<Changed, u64>,
     /// Deltas that may be sent now.
     tokens: u64,
     filled_ns: u64,
-    /// When all that is due was sent last.
+    /// When all due counts were last sent.
     ticked_ns: u64,
 }
 
@@ -135,7 +136,7 @@ impl Speaker for Thread {
         Ok(())
     }
 
-    /// Everything was sent, or nothing can be: the engine does not answer.
+    /// Notes that everything was sent, or that nothing can be because the engine does not answer.
     fn rests(&mut self, rests: bool) {
         self.counting.facts.rests.store(rests, Ordering::Release);
     }
@@ -170,7 +171,7 @@ impl Counting {
         answers: &mut dyn FnMut(),
     ) -> Result<Infallible, Ended> {
         let mut link = Link::open(&self.access, Duration::ZERO)?;
-        // The generation is asked for, and what was under way is sent again.
+        // Asks for the generation, and sends again what was under way.
         self.send(&mut link, waiting)?;
         answers();
         loop {
@@ -182,7 +183,7 @@ impl Counting {
                         self.send(&mut link, waiting)?;
                         self.send_all(&mut link, waiting)
                     });
-                    // Whoever rests is told of no fault.
+                    // Faults are not reported while the thread rests.
                     drop(sent);
                     return Err(Ended::Rest);
                 }
@@ -195,7 +196,7 @@ impl Counting {
             if waiting.clients.is_empty() {
                 if let Some(changed) = self.counts.changed(IDLE) {
                     self.look_at(changed, waiting);
-                    // What comes with it, or soon after, goes with it.
+                    // Waits a moment, so that counts that come soon after go into the same batch.
                     self.breathe();
                 }
             } else {
@@ -210,8 +211,8 @@ impl Counting {
         }
     }
 
-    /// Whether the mode is another now. Its sums may have what was counted in an earlier time of
-    /// that mode, and get nothing of what was counted in the other one (FLEET-6, FLEET-20).
+    /// Whether the mode has changed. The sums of the new mode may contain counts of an earlier time
+    /// in that mode, and get no counts of the other mode (FLEET-6, FLEET-20).
     fn changes_mode(&self, waiting: &mut Waiting) -> bool {
         let kind = self.kind();
         let is_changed = waiting.kind.replace(kind).is_some_and(|held| held != kind);
@@ -226,7 +227,7 @@ impl Counting {
         std::thread::sleep(BREATH);
     }
 
-    /// Notes it if something of it is due.
+    /// Queues a client if counts of it are due.
     fn look_at(&self, changed: Changed, waiting: &mut Waiting) {
         let reports = (self.counts).reports(&changed, self.reporting(false), self.clock.now());
         if let Some(urgency) = reports.iter().map(|report| report.urgency).max() {
@@ -242,7 +243,7 @@ impl Counting {
         }
     }
 
-    /// Sends what is due now: what is urgent at once, all else once in an interval.
+    /// Sends due counts: urgent ones at once, others once in an interval.
     fn turn(
         &self,
         link: &mut Link,
@@ -280,7 +281,7 @@ impl Counting {
         Ok(())
     }
 
-    /// The reports of the next ones, as many as a batch has.
+    /// The reports of the next counts, as many as fit into a batch.
     fn gather(
         &self,
         next: &mut impl Iterator<Item = (u64, Changed)>,
@@ -301,7 +302,7 @@ impl Counting {
         reports
     }
 
-    /// Everything that was counted (FLEET-30).
+    /// Sends all counts (FLEET-30).
     fn send_all(&self, link: &mut Link, waiting: &mut Waiting) -> Result<(), Ended> {
         if self.is_off() {
             return Ok(());
@@ -328,11 +329,11 @@ impl Counting {
         self.send(link, waiting)
     }
 
-    /// Sends what is under way until the engine has taken it, or it is void.
+    /// Sends the batch under way until the engine has taken it, or it is void.
     fn send(&self, link: &mut Link, waiting: &mut Waiting) -> Result<(), Ended> {
         let kind = *waiting.kind.get_or_insert_with(|| self.kind());
         let [taken, again, _] = &self.facts.batches;
-        // Each round gives one batch away, but where an engine contradicts itself.
+        // Each round completes one batch, unless an engine contradicts itself.
         for _ in 0..waiting.batches.kept() + SPARE_ROUNDS {
             let found = random().ok_or_else(|| Fault("the system has no random numbers".into()))?;
             let found = format!("{:08x}", found & 0xffff_ffff);
@@ -429,7 +430,7 @@ impl Waiting {
         let earned = u128::from(passed_ns) * u128::from(rate);
         let more = u64::try_from(earned / SECOND_NS).unwrap_or(u64::MAX);
         if more > 0 {
-            // Part of one counts on.
+            // A fraction of a delta is carried over.
             let part_ns = earned % SECOND_NS / u128::from(rate);
             self.filled_ns = now_ns.saturating_sub(u64::try_from(part_ns).unwrap_or(0));
             self.tokens = self.tokens.saturating_add(more).min(rate);
@@ -441,7 +442,7 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// A place for orders, and the thread's end of it.
+/// The channel of orders.
 pub(super) fn orders() -> (Sender<CountOrder>, Receiver<CountOrder>) {
     crossbeam_channel::bounded(4)
 }

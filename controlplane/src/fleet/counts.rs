@@ -1,8 +1,8 @@
-//! What is sent of counts, in which order, and what is done where the engine has lost some
-//! (FLEET-6). Pure: no socket, no clock, no thread.
+//! The batches of counts, their order, and what to do if the engine has lost some (FLEET-6). Pure:
+//! no socket, no clock, no thread.
 //!
-//! A batch has a number, and the engine takes the one behind the last: so none counts twice. One
-//! whose fate is unknown is sent again as it was.
+//! A batch has a number, and the engine takes only the one after the last: so none counts twice. A
+//! batch whose fate is unknown is sent again unchanged.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,16 +12,16 @@ use weir_shared::window::Window;
 
 /// The most sums of a batch.
 pub const MAX_DELTAS: usize = 500;
-/// How long a batch is kept that the engine has taken: after a failover it may have lost it.
+/// How long a taken batch is kept, because the engine may lose it in a failover.
 const RING_NS: u64 = 30_000_000_000;
 /// The largest count that is sent.
 const MAX_COUNT: u64 = (1 << 48) - 1;
-/// What a sum has before its windows, and what each of them takes.
+/// Bytes of a sum before its windows.
 const SUM_HEAD: usize = 16;
 const DELTA_HEAD: usize = 11;
 const WINDOW: usize = 12;
 
-/// What one sum is to get.
+/// An addition to one sum.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Delta {
     /// The name of the sum, which says nothing to the engine.
@@ -32,14 +32,14 @@ pub struct Delta {
     pub keep: Duration,
 }
 
-/// What is sent at once.
+/// A batch of additions.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Batch {
     /// Its number.
     pub seq: u64,
     /// What was counted.
     pub reports: Vec<Report>,
-    /// The same as the engine takes it.
+    /// The same in the engine's form.
     pub deltas: Vec<Delta>,
     /// When it was made, on the monotonic clock.
     made_ns: u64,
@@ -48,27 +48,27 @@ pub struct Batch {
 /// What the engine answers.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Merged {
-    /// Eight hexadecimal digits: others where its counts were lost.
+    /// Eight hexadecimal digits, which change if the engine's counts were lost.
     pub generation: String,
     /// The number of the last batch of this instance that it has.
     pub last: u64,
-    /// The sums, where it took the batch, or had it already.
+    /// The sums, if the engine took the batch or had it already.
     pub sums: Vec<Vec<u8>>,
 }
 
-/// What follows from an answer.
+/// The consequence of an answer.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Outcome {
-    /// The batch was taken: what each of its windows sums up to, as far as that can be told.
+    /// The batch was taken: the sum of each report, if it can be read.
     Taken(Vec<(Report, Option<Sum>)>),
-    /// It was taken before and had been lost: nothing is learned from it.
+    /// The engine has the lost batch again: its sums are not used.
     Again,
-    /// The engine has lost batches, which are sent again.
+    /// The engine has lost batches: they are sent again.
     Behind,
-    /// The engine has nothing that was sent.
+    /// The engine has lost everything.
     Lost,
-    /// Counts of an earlier time have come back, with some that this instance had sent: nobody
-    /// knows which, and none is sent a second time.
+    /// Older counts have come back, with an unknown part of what this instance had sent: nothing is
+    /// sent a second time.
     Returned,
 }
 
@@ -79,14 +79,14 @@ pub struct Batches {
     /// The last number that the engine has taken.
     taken: u64,
     under_way: Option<Batch>,
-    /// What was taken lately.
+    /// The batches that were taken lately.
     ring: VecDeque<Batch>,
-    /// How many of the ring, the last ones, are to be sent again.
+    /// How many of the last batches of the ring must be sent again.
     again: usize,
 }
 
 impl Batches {
-    /// What the engine is told of the generation.
+    /// The generation to tell the engine.
     pub fn generation(&self) -> &str {
         &self.generation
     }
@@ -96,12 +96,12 @@ impl Batches {
         self.ring.len()
     }
 
-    /// Whether something is to be sent before anything else.
+    /// Whether a batch must be sent before new ones.
     pub fn is_behind(&self) -> bool {
         self.under_way.is_some() || self.again > 0
     }
 
-    /// A batch of these. Nothing may be under way.
+    /// Makes a batch of these reports. No batch may be under way.
     pub fn send(&mut self, reports: Vec<Report>, name: impl Fn(&Report) -> [u8; 12], now_ns: u64) {
         let delta = |report: &Report| Delta {
             name: name(report),
@@ -116,7 +116,7 @@ impl Batches {
         });
     }
 
-    /// What is to be sent now; an empty batch asks for the generation alone.
+    /// The batch to send now; without one the engine is asked for the generation only.
     pub fn next(&self) -> Option<&Batch> {
         if self.again > 0 {
             return self.ring.get(self.ring.len().checked_sub(self.again)?);
@@ -124,10 +124,10 @@ impl Batches {
         self.under_way.as_ref()
     }
 
-    /// The engine has answered to what was sent.
+    /// Takes the engine's answer to what was sent.
     pub fn answered(&mut self, merged: Merged, now_ns: u64) -> Outcome {
         if merged.generation != self.generation {
-            // The counts of what was under way are reckoned anew.
+            // The counts of the batch under way are reported anew.
             let is_first = self.generation.is_empty();
             self.generation = merged.generation;
             self.taken = merged.last;
@@ -168,9 +168,9 @@ impl Batches {
         self.again = 0;
     }
 
-    /// The engine has another last batch than was thought.
+    /// The engine's last batch is another one than expected.
     fn is_at(&mut self, last: u64) -> Outcome {
-        // What was under way was not taken; its counts are reckoned anew.
+        // The batch under way was not taken; its counts are reported anew.
         self.under_way = None;
         if last == self.taken {
             self.again = 0;
@@ -182,7 +182,7 @@ impl Batches {
             .and_then(|next| self.ring.get(next))
             .is_some_and(|batch| batch.seq == last + 1);
         if !follows {
-            // It lost more than is kept, or nobody knows what it has.
+            // The engine lost more than the ring keeps, or its state is unknown.
             self.clear();
             self.taken = last;
             return Outcome::Returned;
@@ -191,7 +191,7 @@ impl Batches {
     }
 }
 
-/// A report as the engine takes it: epoch, minute, whether the client is known, and the two buckets
+/// A report in the engine's form: epoch, minute, whether the client is known, and the two buckets
 /// of each window.
 fn packed(report: &Report) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(DELTA_HEAD + report.windows.len() * WINDOW);
@@ -212,7 +212,7 @@ fn put(bytes: &mut Vec<u8>, number: u64, length: usize) {
     bytes.extend(number.into_iter().skip(8 - length));
 }
 
-/// A sum of the windows of a report; none where the engine says nothing of them, or something else.
+/// Parses the sum of a report's windows; none if the engine's value does not fit.
 fn unpacked(bytes: &[u8], report: &Report) -> Option<Sum> {
     if bytes.len() != SUM_HEAD + report.windows.len() * WINDOW {
         return None;

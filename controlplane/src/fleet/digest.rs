@@ -1,5 +1,5 @@
-//! A number for all bans that are not over: the same at all instances that hold the same
-//! (FLEET-16). It is kept up with each change, so that asking for it costs little.
+//! A digest of all bans that are not over: the same at all instances that hold the same bans
+//! (FLEET-16). It is updated with each change, so reading it is cheap.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -8,10 +8,11 @@ use weir_shared::ban::Ban;
 use super::entry::EntryId;
 use crate::bans::document::BanKey;
 
-/// Bans that ended longer ago than this are taken out for good. A clock may be set back by less.
+/// Bans that ended longer ago than this are removed for good: clocks are assumed to be set back by
+/// less.
 const PAST_MS: u64 = 3_600_000;
 
-/// The number, and what it is made from.
+/// The digest, and what it is computed from.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Digest {
     sum: u64,
@@ -21,7 +22,7 @@ pub(super) struct Digest {
 }
 
 impl Digest {
-    /// This ban is held, in place of the one with its key.
+    /// Adds a ban, or replaces the one of its key.
     pub(super) fn put(&mut self, key: BanKey, id: EntryId, ban: &Ban) {
         self.remove(key);
         let (end_ms, hash) = (ban.ban_expires.end_ms(), hash(&(id, ban)));
@@ -30,7 +31,7 @@ impl Digest {
         self.ends.insert((end_ms, key));
     }
 
-    /// It is held no more.
+    /// Removes a ban.
     pub(super) fn remove(&mut self, key: BanKey) {
         if let Some((end_ms, hash)) = self.hashes.remove(&key) {
             self.sum = self.sum.wrapping_sub(hash);
@@ -38,7 +39,7 @@ impl Digest {
         }
     }
 
-    /// The number at this moment.
+    /// The digest at this time.
     pub(super) fn at(&self, now_ms: u64) -> u64 {
         let past = self.ends.iter().take_while(|(end_ms, _)| *end_ms <= now_ms);
         past.fold(self.sum, |sum, (_, key)| {
@@ -47,7 +48,7 @@ impl Digest {
         })
     }
 
-    /// Takes out what has been over for long.
+    /// Removes bans that ended long ago.
     pub(super) fn forget_past(&mut self, now_ms: u64) {
         let past_ms = now_ms.saturating_sub(PAST_MS);
         while let Some((end_ms, key)) = self.ends.first().copied()
@@ -58,7 +59,7 @@ impl Digest {
     }
 }
 
-/// FNV-1a of a ban as it is written.
+/// FNV-1a of a ban's JSON.
 fn hash(ban: &(EntryId, &Ban)) -> u64 {
     let text = serde_json::to_vec(ban).unwrap_or_default();
     text.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {

@@ -1,6 +1,7 @@
-//! What a fleet asks of its engine: the one trait that the link and the simulator implement.
+//! The interface of a fleet to its engine: the trait that the link and the simulator implement.
 //!
-//! The engine is a meeting place, and never the record: whatever it loses, the instances have.
+//! The engine only exchanges data, and is never the record: the instances have everything that it
+//! may lose.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,7 +19,7 @@ use super::stamp::Origin;
 pub struct Cursor {
     /// Milliseconds of the engine's clock.
     pub ms: u64,
-    /// Which one of that millisecond.
+    /// The number within that millisecond.
     pub count: u64,
 }
 
@@ -41,17 +42,17 @@ impl FromStr for Cursor {
     }
 }
 
-/// What the engine says first.
+/// The engine's answer to hello.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Welcome {
-    /// Another one where the engine was emptied meanwhile.
+    /// Changes if the engine was emptied meanwhile.
     pub generation: u128,
-    /// What this connection has said hello with.
+    /// The number of this connection's hello.
     pub hello: u128,
-    /// The number of the last batch of this origin in the log; 0 where there is none.
+    /// The number of the last batch of this origin in the log; 0 if there is none.
     pub last: u64,
-    /// What the connection over which that batch came has said hello with. The number alone does
-    /// not name it: of two masters each may have another batch of that number.
+    /// The number of the hello of the connection over which that batch came. The batch's number
+    /// alone does not identify it: two masters may have different batches of that number.
     pub last_by: Option<u128>,
     /// The batch that the log has at the cursor, if it has one there.
     pub at_cursor: Option<Logged>,
@@ -64,46 +65,46 @@ pub struct Welcome {
 /// A batch as it stands in the log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Logged {
-    /// Where.
+    /// Its place.
     pub at: Cursor,
-    /// Whose.
+    /// The instance that wrote it.
     pub origin: Origin,
-    /// Which one of its.
+    /// Its number among the batches of that instance.
     pub seq: u64,
-    /// The events.
+    /// The sealed events.
     pub sealed: Vec<u8>,
 }
 
 /// A snapshot that the engine has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SnapshotAt {
-    /// Up to where it holds the log.
+    /// The place up to which it covers the log.
     pub upto: Cursor,
-    /// How many chunks it has.
+    /// The number of its chunks.
     pub count: usize,
 }
 
-/// Another instance, as it has shown itself last.
+/// The last beat of an instance.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Beat {
     /// Who.
     pub origin: Origin,
-    /// How long ago, by the engine's clock.
+    /// Its age by the engine's clock.
     pub age_ms: u64,
-    /// What it says of itself.
+    /// The sealed beat.
     pub sealed: Vec<u8>,
 }
 
-/// Who is there.
+/// The instances with recent beats.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Alive {
     /// The engine's clock, in milliseconds.
     pub time_ms: u64,
-    /// Every instance that has shown itself of late, this one included.
+    /// Every instance with a recent beat, this one included.
     pub members: Vec<Beat>,
 }
 
-/// The answer to a question that was asked ahead.
+/// The answer to a pipelined question.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Answer {
     /// To [`Engine::append`].
@@ -115,7 +116,7 @@ pub enum Answer {
     },
     /// To [`Engine::beat`].
     Beaten {
-        /// Who is there.
+        /// The instances with recent beats.
         alive: Alive,
         /// How long the answer took.
         round_trip: Duration,
@@ -124,41 +125,42 @@ pub enum Answer {
     Stored,
 }
 
-/// Why the engine gave no answer, in a sentence. What became of the question is not known.
+/// Why the engine gave no answer, in a sentence. It may have obeyed the question or not.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Fault(pub String);
 
-/// The engine, as one instance sees it. Every call ends within a bounded time, and may be repeated.
+/// The engine. Every call ends within a bounded time, and may be repeated.
 ///
-/// Batches and beats are asked ahead: their answers come in this order, by [`Engine::answer`].
-/// Every other call wants all of them to have come.
+/// Batches and beats are pipelined: [`Engine::answer`] returns their answers in order. Every other
+/// call requires that all of them were answered.
 pub trait Engine {
-    /// Finds the fleet, or founds it with this generation. No other connection has the same: from
-    /// now on the engine takes no batch of an earlier connection of this origin, which may still be
-    /// on its way.
+    /// Joins the fleet, or founds it with this generation, which is unique to this connection. From
+    /// now on the engine refuses batches of earlier connections of this origin that may still be on
+    /// their way.
     ///
     /// # Errors
     /// [`Fault`], as with all others.
     fn hello(&mut self, me: &Origin, cursor: Cursor, found: u128) -> Result<Welcome, Fault>;
 
-    /// Has a batch added to the log, if it is the one behind the last of this origin.
+    /// Asks to append a batch to the log, which succeeds if it is the one after the last of this
+    /// origin.
     ///
     /// # Errors
     /// [`Fault`]
     fn append(&mut self, me: &Origin, seq: u64, sealed: &[u8]) -> Result<(), Fault>;
 
-    /// The answer to the oldest question that was asked ahead; none where it does not come within
-    /// this time, or none is to come.
+    /// The answer to the oldest pipelined question; none if it does not come within `wait`, or if
+    /// no question is open.
     ///
     /// # Errors
     /// [`Fault`]
     fn answer(&mut self, wait: Duration) -> Result<Option<Answer>, Fault>;
 
-    /// Whether an answer is to come.
+    /// Whether a question is open.
     fn is_asked(&self) -> bool;
 
-    /// Up to so many batches behind this place. Where there is none, it waits so long for one.
+    /// Reads batches after this place, at most so many. If there is none, waits for one.
     ///
     /// # Errors
     /// [`Fault`]
@@ -175,8 +177,8 @@ pub trait Engine {
     /// [`Fault`]
     fn snapshot(&mut self) -> Result<Option<SnapshotAt>, Fault>;
 
-    /// The next chunks of a snapshot, from this one on, at least one; none where that snapshot has
-    /// gone meanwhile.
+    /// The next chunks of a snapshot, from this one on, at least one; none if that snapshot is gone
+    /// meanwhile.
     ///
     /// # Errors
     /// [`Fault`]
@@ -186,38 +188,37 @@ pub trait Engine {
         from: usize,
     ) -> Result<Option<Vec<Vec<u8>>>, Fault>;
 
-    /// Puts a snapshot in place of the one before, in parts that are asked ahead: none of what else
-    /// is asked ahead waits for all of it. What of the log lies before the last snapshot but one
-    /// may go.
+    /// Replaces the snapshot, in pipelined parts, so that other pipelined questions do not wait for
+    /// all of it. The log before the second-newest snapshot may be removed.
     ///
     /// # Errors
     /// [`Fault`]
     fn snapshot_put(&mut self, upto: Cursor, chunks: Vec<Vec<u8>>) -> Result<(), Fault>;
 
-    /// Shows that this instance lives, and asks who else does.
+    /// Sends this instance's beat, and asks for those of the others.
     ///
     /// # Errors
     /// [`Fault`]
     fn beat(&mut self, me: &Origin, sealed: &[u8]) -> Result<(), Fault>;
 
-    /// This instance goes.
+    /// Removes this instance's beat.
     ///
     /// # Errors
     /// [`Fault`]
     fn leave(&mut self, me: &Origin) -> Result<(), Fault>;
 }
 
-/// Which counts are summed up (FLEET-20).
+/// The counts that are summed together (FLEET-20).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CountKind {
-    /// Those of instances that enforce.
+    /// Counts of instances in enforce mode.
     Enforced,
-    /// Those of instances in observe mode: nobody else is to refuse for them.
+    /// Counts of instances in observe mode: they must not make others refuse.
     Observed,
 }
 
 impl CountKind {
-    /// The beginning of the names of its sums.
+    /// The prefix of the names of its sums.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Enforced => "c",
@@ -225,7 +226,7 @@ impl CountKind {
         }
     }
 
-    /// What has the number of the last batch of each instance.
+    /// The name of the key with the number of each instance's last batch.
     pub const fn numbers(self) -> &'static str {
         match self {
             Self::Enforced => "q",
@@ -236,9 +237,10 @@ impl CountKind {
 
 /// The engine, for counts.
 pub trait CountEngine {
-    /// Adds a batch to the sums, if it is the one behind the last of this instance, and answers the
-    /// sums. Where the engine has another generation than the one given, nothing is added; where it
-    /// has none, it has `found` from then on. Without a batch it only tells.
+    /// Adds a batch to the sums, if it is the one after this instance's last, and returns the sums.
+    /// Nothing is added if the engine's generation differs from the given one; an engine without a
+    /// generation takes `found`. Without a batch, only the generation and the last number are
+    /// returned.
     ///
     /// # Errors
     /// [`Fault`]

@@ -1,8 +1,9 @@
-//! One ban as a fleet holds it: a value that two instances can join in any order, as often as they
-//! like, and both have the same (FLEET-12, FLEET-16).
+//! One ban as a fleet holds it: a value that instances can join in any order and any number of
+//! times, with the same result (FLEET-12, FLEET-16).
 //!
-//! Each part has a total order and a join takes the greater: of twins the body that stands, of an
-//! edited member and of a lift the later stamp, of the moment it was made the earlier one.
+//! Each part has a total order, and a join takes the greater one. Of twins the body with the higher
+//! rank wins, of an edited member and of a lift the later stamp, of the time it was made the
+//! earlier one.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -19,7 +20,8 @@ use super::lift::LiftRecord;
 use super::stamp::Stamp;
 use crate::bans::document::BanKey;
 
-/// Automatic bans of one netblock that begin in the same slot are one (FLEET-12).
+/// The length of a slot: automatic bans of one netblock that start in the same slot are one ban
+/// (FLEET-12).
 pub const SLOT_MS: u64 = 10_000;
 /// The most members of a ban that may have been edited, and the longest of them as JSON.
 const MAX_MEMBERS: usize = 16;
@@ -29,17 +31,17 @@ const MAX_UNKNOWN: usize = 8;
 const MAX_UNKNOWN_MEMBER: usize = 1024;
 /// The longest ban as JSON.
 const MAX_BODY: usize = 16 * 1024;
-/// The most entries of one slot, or of one moment, that were over before the next was made.
+/// The most entries of one slot, or of one start, each made after the previous one was over.
 pub const MAX_PLACE: u32 = 1_000;
 /// Members that have parts of their own.
 const NO_MEMBERS: [&str; 4] = ["netblock", "ban_started", "origin", "lifted"];
 
-/// What names a ban in a fleet.
+/// The key of a ban in a fleet.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct EntryId {
-    /// What is banned.
+    /// The netblock.
     pub netblock: Netblock,
-    /// Which ban of it.
+    /// Which of its bans.
     pub which: WhichBan,
 }
 
@@ -47,10 +49,11 @@ pub struct EntryId {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WhichBan {
-    /// The service made it by itself: its slot, whether it is an observed one, and its place behind
-    /// those of the slot that are over.
+    /// An automatic ban: its slot, whether it is observed, and its number after earlier bans of the
+    /// slot that are over.
     Automatic(u64, bool, u32),
-    /// People made it: at this moment, how, and its place behind those that were taken out.
+    /// A ban made by people: its start, its origin, and its number after earlier ones that were
+    /// removed.
     Made(Time, BanOrigin, u32),
 }
 
@@ -64,8 +67,8 @@ pub struct Body {
 }
 
 impl Body {
-    /// Of twins the greatest stands: the longest, then the earliest, then the one with the smallest
-    /// name.
+    /// The rank among twins: the longest ban wins, then the earliest, then the one with the
+    /// smallest name.
     fn rank(&self) -> impl Ord + use<> {
         let notes = self.ban.notes.is_some();
         let text = serde_json::to_string(&self.ban).unwrap_or_default();
@@ -87,22 +90,22 @@ pub struct Entry {
     pub id: EntryId,
     /// When it was made; the earliest of twins.
     pub made: Stamp,
-    /// As it was made. None in what is left of one that was taken out.
+    /// The ban as it was made; none once it was removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body: Option<Body>,
-    /// Members that were edited since; `null` is one that was taken out.
+    /// Members that were edited since; `null` for a removed member.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub members: BTreeMap<String, (Value, Stamp)>,
-    /// Lifted, or not any more, by an edit.
+    /// Set if an edit lifted the ban, or undid a lift.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lifted: Option<(Option<Time>, Stamp)>,
-    /// By a lift: the first that is later than the ban. It follows from the lifts that are known.
+    /// The first lift later than the ban. It is derived from the known lifts.
     #[serde(skip)]
     pub lift: Option<(Stamp, Time)>,
-    /// Taken out. It stays so: what is put in again is another entry.
+    /// Set once it was removed, for good: a ban that is added again is another entry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gone: Option<Stamp>,
-    /// Of a newer version: kept and passed on (FLEET-31).
+    /// Members of a newer version: kept and passed on (FLEET-31).
     #[serde(flatten)]
     pub unknown: BTreeMap<String, Value>,
 }
@@ -131,9 +134,9 @@ impl Entry {
         }
     }
 
-    /// Whether the file of the bans does not say all of it, but for when it was made.
+    /// Whether bans.json lacks a part of this entry, apart from when it was made.
     pub fn has_more(&self) -> bool {
-        // Of one that was lifted by an edit, the moment says as much as its stamp.
+        // For a lift by an edit, bans.json has the time, which is as good as its stamp.
         let by_edit = match &self.lifted {
             None => false,
             Some((Some(at), stamp)) => stamp.ms() != at.0,
@@ -142,7 +145,7 @@ impl Entry {
         by_edit || self.is_gone() || !self.members.is_empty() || !self.unknown.is_empty()
     }
 
-    /// Whether it was made when its ban says.
+    /// Whether it was made at the start of its ban.
     pub fn is_made_at_its_start(&self) -> bool {
         let start = self.key().map(|key| Stamp::of_time(key.ban_started.0));
         start.is_some_and(|start| start == self.made)
@@ -153,7 +156,7 @@ impl Entry {
         self.body.is_none() || self.gone.is_some()
     }
 
-    /// Every stamp it has.
+    /// All its stamps.
     pub fn stamps(&self) -> impl Iterator<Item = &Stamp> {
         let members = self.members.values().map(|(_, stamp)| stamp);
         let lifted = self.lifted.iter().map(|(_, stamp)| stamp);
@@ -161,7 +164,7 @@ impl Entry {
         made.chain(members).chain(lifted).chain(&self.gone)
     }
 
-    /// The ban as it is now; none where it was taken out.
+    /// The ban as it is now; none if it was removed.
     pub fn ban(&self) -> Option<Arc<Ban>> {
         if self.is_gone() {
             return None;
@@ -176,7 +179,8 @@ impl Entry {
             ban.lifted = lifted;
             return Some(Arc::new(ban));
         }
-        // Members that make no ban together, such as of a newer version, leave it as it was made.
+        // If the edited members do not form a valid ban, such as those of a newer version, the ban
+        // stays as it was made.
         let mut ban = self.edited(body).unwrap_or_else(|| Ban::clone(body));
         ban.lifted = lifted;
         Some(Arc::new(ban))
@@ -204,7 +208,7 @@ impl Entry {
         }
     }
 
-    /// Takes in what another instance knows of it.
+    /// Joins another instance's state of this entry.
     pub fn join(&mut self, other: &Self) {
         if other.made < self.made {
             self.made = other.made.clone();
@@ -232,7 +236,7 @@ impl Entry {
                 self.unknown.insert(name.clone(), value.clone());
             }
         }
-        // Those that stay are the same in whatever order they came.
+        // The remaining members are the same in whatever order they came.
         while self.members.len() > MAX_MEMBERS {
             self.members.pop_last();
         }
@@ -242,8 +246,7 @@ impl Entry {
         self.shrink();
     }
 
-    /// Lets these lifts hold, beside the one that does, as far as they cover it and are later than
-    /// it.
+    /// Applies these lifts, beside the current one, if they cover the ban and are later than it.
     pub fn lift_by<'a>(&mut self, records: impl Iterator<Item = &'a LiftRecord>) {
         if self.gone.is_some() {
             return;
@@ -255,8 +258,8 @@ impl Entry {
         self.lift = self.first_lift(held.into_iter().chain(covering));
     }
 
-    /// The first lift that is later than the ban, and than an edit that undid one. One that came
-    /// when the ban was over already is none.
+    /// The first lift that is later than the ban and later than an edit that undid one. A lift
+    /// after the end of the ban does not count.
     fn first_lift(&self, lifts: impl Iterator<Item = (Stamp, Time)>) -> Option<(Stamp, Time)> {
         if matches!(self.lifted, Some((Some(_), _))) {
             return None;
@@ -276,7 +279,7 @@ impl Entry {
         edited.unwrap_or(body.ban_expires).end_ms()
     }
 
-    /// What was taken out keeps only that it was.
+    /// Reduces a removed entry to the fact of its removal.
     fn shrink(&mut self) {
         if self.gone.is_some() {
             self.body = None;
@@ -286,7 +289,7 @@ impl Entry {
         }
     }
 
-    /// The lift that holds is forgotten as such: `lifted` says so from now on.
+    /// Stores the current lift in `lifted`, because its record is removed.
     pub fn keep_lift(&mut self) {
         if let Some((stamp, at)) = self.lift.take() {
             self.lifted = Some((Some(at), stamp));
@@ -299,8 +302,8 @@ impl Entry {
         self.shrink();
     }
 
-    /// The ledger holds this ban now, where it was `before`: each member that differs is an edit.
-    /// Returns whether anything is new.
+    /// Takes the ledger's change of this ban from `before` to `after`: each member that differs is
+    /// an edit. Returns whether anything is new.
     pub fn edit(
         &mut self,
         before: &Ban,
@@ -309,7 +312,7 @@ impl Entry {
         mut stamp: impl FnMut() -> Stamp,
     ) -> bool {
         let mut changed = false;
-        // Whoever has a ban begin again that was over means it, whatever was lifted meanwhile.
+        // An edit that restarts an ended ban is intended, whatever was lifted meanwhile.
         let begins_again = !before.is_active(now_ms) && after.is_active(now_ms);
         if before.lifted != after.lifted || begins_again {
             self.lifted = Some((after.lifted, stamp()));
@@ -331,7 +334,7 @@ impl Entry {
                 continue;
             }
             changed = true;
-            // The circumstances that the service adds to a ban are part of its making.
+            // Notes that the service adds belong to the making of the ban.
             if name == "notes"
                 && before.notes.is_none()
                 && !self.members.contains_key(name)
@@ -346,7 +349,7 @@ impl Entry {
         changed
     }
 
-    /// Whether it is well formed, of a ban that an edit could make (FLEET-24).
+    /// Checks that it is well formed, and a ban that an edit could make (FLEET-24).
     ///
     /// # Errors
     /// What is wrong with it, as a predicate.

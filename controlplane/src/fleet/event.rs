@@ -1,4 +1,5 @@
-//! What goes through the log of a fleet: entries, lifts and lists, several in one batch, as JSON.
+//! The events in the log of a fleet: entries, lifts and list records, several in one batch, as
+//! JSON.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -13,7 +14,7 @@ pub const MAX_EVENTS: usize = 256;
 /// The most bytes of one batch, before it is sealed.
 pub const MAX_BATCH: usize = 60 * 1024;
 
-/// One change, as a value that is joined.
+/// One change, as a value to join.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
@@ -26,7 +27,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// Every stamp it has.
+    /// All its stamps.
     pub fn stamps(&self) -> Box<dyn Iterator<Item = &Stamp> + '_> {
         match self {
             Self::Entry(entry) => Box::new(entry.stamps()),
@@ -36,12 +37,12 @@ impl Event {
     }
 }
 
-/// Why something that came from the engine is not taken in; also the label of the metric.
+/// Why data from the engine is rejected; also the label of the metric.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Rejected {
     /// It does not open with the fleet key.
     Seal,
-    /// It is none of the forms that are known.
+    /// It has no known form.
     Schema,
     /// It is longer than anything that is sent.
     Size,
@@ -50,7 +51,7 @@ pub enum Rejected {
 }
 
 impl Rejected {
-    /// All of them.
+    /// All reasons.
     pub const ALL: [Self; 4] = [Self::Seal, Self::Schema, Self::Size, Self::Clock];
 
     /// As written in metrics.
@@ -64,8 +65,8 @@ impl Rejected {
     }
 }
 
-/// Reads a batch. What is no event that is known stands as such in its place: the others of the
-/// batch are taken in all the same (FLEET-24, FLEET-31).
+/// Parses a batch. An unknown event is an error in its place: the other events of the batch are
+/// used all the same (FLEET-24, FLEET-31).
 ///
 /// # Errors
 /// [`Rejected`], where it is no batch at all.
@@ -86,7 +87,7 @@ pub fn read(bytes: &[u8]) -> Result<Vec<Result<Event, Rejected>>, Rejected> {
     Ok(events.into_iter().map(event).collect())
 }
 
-/// Writes a batch: as many of the events as fit, at least one. Returns how many there are in it.
+/// Writes a batch: as many events as fit, at least one. Returns the bytes and the number of events.
 pub fn write(events: impl Iterator<Item = Event>) -> (Vec<u8>, usize) {
     let (mut bytes, mut count) = (vec![b'['], 0);
     for event in events.take(MAX_EVENTS) {

@@ -1,8 +1,8 @@
-//! Whether the engine could drop the log where its memory is full (FLEET-28).
+//! Checks whether the engine could evict the log when its memory is full (FLEET-28).
 
 use super::facts::Told;
 
-/// The engine's policy, and what was told of it.
+/// The engine's policy, and the last report about it.
 #[derive(Default)]
 pub(super) struct Eviction {
     policy: String,
@@ -10,7 +10,7 @@ pub(super) struct Eviction {
 }
 
 impl Eviction {
-    /// The policy as the engine says it; nothing where it does not.
+    /// Sets the policy that the engine tells; empty if it does not tell.
     pub(super) fn note(&mut self, policy: String) {
         if policy != self.policy {
             self.policy = policy;
@@ -18,12 +18,12 @@ impl Eviction {
         }
     }
 
-    /// A sentence, where the log may be dropped.
+    /// A sentence, if the log may be evicted.
     pub(super) fn sentence(&self) -> Option<String> {
         sentence(&self.policy)
     }
 
-    /// The same, once for each policy.
+    /// A report with this sentence, once for each policy.
     pub(super) fn tell(&mut self) -> Option<Told> {
         let detail = self.sentence()?;
         if std::mem::replace(&mut self.is_told, true) {
@@ -35,8 +35,8 @@ impl Eviction {
     }
 }
 
-/// What is told of a policy. One that is `volatile-` drops what expires alone: counts, and
-/// snapshots, which the instances write anew. The log never expires.
+/// The sentence about a policy. A `volatile-` policy evicts only keys that expire: counts, and
+/// snapshots, which the instances write again. The log never expires.
 pub(super) fn sentence(policy: &str) -> Option<String> {
     policy.starts_with("allkeys-").then(|| {
         format!(

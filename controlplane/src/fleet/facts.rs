@@ -1,8 +1,8 @@
-//! The numbers of a fleet, for the metrics.
+//! The facts about a fleet for the metrics.
 
 use super::event::Rejected;
 
-/// As one instance has them.
+/// The facts of one instance.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FleetFacts {
     /// Whether the engine answers.
@@ -23,21 +23,21 @@ pub(crate) struct FleetFacts {
     pub(crate) clock_seconds: f64,
     /// The last round trip, in seconds.
     pub(crate) round_trip_seconds: f64,
-    /// Counts that the engine has taken, and those that it did not take.
+    /// Counts that the engine has taken, and those that it refused.
     pub(crate) deltas: [u64; 2],
     /// Clients whose counts wait for the next second (FLEET-10).
     pub(crate) held: u64,
     /// Batches of counts that were taken, that were sent again, and that got no answer.
     pub(crate) batches: [u64; 3],
-    /// Bans that only the counts of others have made.
+    /// Bans that follow only from other instances' counts.
     pub(crate) decisive: u64,
     /// Settings that differ at other instances.
     pub(crate) settings_differ: u64,
 }
 
-/// What the loop is to tell of.
+/// An alert for the loop to raise.
 pub(crate) struct Told {
-    /// What has happened, as an alert names it.
+    /// The name of the problem in the alert.
     pub(crate) what: &'static str,
     /// A sentence.
     pub(crate) detail: String,

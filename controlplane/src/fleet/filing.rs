@@ -1,9 +1,10 @@
-//! How lists.json and what the fleet says become one (FLEET-18). Pure: what the file holds comes
-//! in, what it is to hold goes out, and who writes it is elsewhere.
+//! Keeps lists.json and the fleet's lists the same (FLEET-18). Pure: takes the file's content,
+//! returns the changes to write; the thread of the rules writes them.
 //!
-//! An edit is a difference between the file and what it held before, as far as this instance did
-//! not have it written. Both are kept, before anything is written: so an edit that is made while
-//! the service is down, or is killed in the middle of a write, is told from a write of its own.
+//! An edit is a difference between the file and its earlier content, except for what this instance
+//! wrote itself. The earlier content and the pending writes are saved before anything is written.
+//! So an edit made while the service is down, or a kill in the middle of a write, can be told from
+//! a write of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,18 +13,18 @@ use serde::{Deserialize, Serialize};
 use super::core::Core;
 use crate::rules::{Entries, Entry, Expected, FileChange, ListKey, SharedLists};
 
-/// The file as far as it is known.
+/// The known state of the file.
 #[derive(Clone, Default, Debug, PartialEq, Eq)]
 pub(crate) struct Filing {
-    /// What it held when it was last read.
+    /// Its content when it was last read.
     held: Entries,
-    /// What this instance has it hold, and may be written or not.
+    /// Entries that this instance has ordered to write; they may be written or not.
     sent: BTreeMap<ListKey, Option<Entry>>,
-    /// Since when nothing has changed that the file may lack.
+    /// The number of list changes at the last comparison; none if the file must be compared again.
     looked: Option<u64>,
 }
 
-/// What is kept of it.
+/// The part that fleet.json keeps.
 #[derive(Clone, Default, Debug, Serialize, Deserialize)]
 pub(crate) struct KeptFiling {
     held: Vec<(ListKey, Entry)>,
@@ -31,7 +32,7 @@ pub(crate) struct KeptFiling {
 }
 
 impl KeptFiling {
-    /// What the file held.
+    /// The content of the file.
     #[cfg(feature = "fleet")]
     pub(crate) fn into_held(self) -> Entries {
         self.held.into_iter().collect()
@@ -39,7 +40,7 @@ impl KeptFiling {
 }
 
 impl Filing {
-    /// Begins with what was kept, and the file as it is now.
+    /// Starts from the kept part, and the file as it is now.
     pub(crate) fn begin(
         kept: Option<KeptFiling>,
         file: &SharedLists,
@@ -47,7 +48,7 @@ impl Filing {
         now_ms: u64,
     ) -> Self {
         let Some(kept) = kept else {
-            // Nothing is known of it: what it holds is as old as can be.
+            // Nothing was kept: the entries of the file count as the oldest possible.
             for (key, entry) in &file.entries {
                 core.found_list(*key, entry);
             }
@@ -64,14 +65,14 @@ impl Filing {
         if file.is_there {
             filing.read(file, core, now_ms);
         } else {
-            // A file that is gone takes nothing out (STATE-11).
+            // A missing file removes nothing (STATE-11).
             filing.held.clear();
         }
         filing.sent.clear();
         filing
     }
 
-    /// What is to be kept.
+    /// The part to keep in fleet.json.
     pub(crate) fn kept(&self) -> KeptFiling {
         let sent = self.sent.iter();
         KeptFiling {
@@ -82,7 +83,7 @@ impl Filing {
         }
     }
 
-    /// The file was read. Tells whether that is news.
+    /// Takes the content of the file. Returns whether anything has changed.
     pub(crate) fn read(&mut self, file: &SharedLists, core: &mut Core, now_ms: u64) -> bool {
         if self.held == file.entries {
             return false;
@@ -105,8 +106,8 @@ impl Filing {
         true
     }
 
-    /// What the file is to hold otherwise; it is to be kept before it is written. Nothing while
-    /// something is being written.
+    /// The changes to write to the file, which must be kept in fleet.json first. Empty while a
+    /// write is under way.
     pub(crate) fn due(&mut self, core: &Core, now_ms: u64) -> Vec<FileChange> {
         let changes = core.list_changes();
         if !self.sent.is_empty() || self.looked == Some(changes) {
@@ -130,7 +131,7 @@ impl Filing {
         due
     }
 
-    /// That was written, or could not be: what the file lacks is looked for again.
+    /// Notes that a write has ended, with or without success: the file is compared again.
     pub(crate) fn has_written(&mut self) {
         self.sent.clear();
         self.looked = None;

@@ -1,5 +1,5 @@
-//! How an instance takes its leave of the fleet, and comes back where a hand-over did not come
-//! about (FLEET-30).
+//! How an instance leaves the fleet at a stop or hand-over, and comes back if the hand-over fails
+//! (FLEET-30).
 
 use weir_shared::clock::Now;
 
@@ -8,19 +8,20 @@ use super::sharing::Sharing;
 use super::words::Order;
 
 impl Fleet {
-    /// Whether something is still to be sent, to an engine that answers.
+    /// Whether events must still be sent, and the engine answers.
     pub(crate) fn has_more(&self, now: Now) -> bool {
         let counts = self.sharing.as_ref().is_some_and(|of| !of.rests());
         let waits = self.core.waiting() > 0 || !self.claims.is_empty();
         self.is_linked(now) && (waits || counts)
     }
 
-    /// Whether something may be ordered.
+    /// Whether orders may be sent.
     pub(super) fn sends(&self) -> bool {
         self.standing.is_open() && !self.rests
     }
 
-    /// Says that the instance goes, writes what it knows, and is silent until [`Fleet::work`].
+    /// Reports that the instance leaves, writes fleet.json, and sends nothing more until
+    /// [`Fleet::work`].
     pub(crate) fn rest(&mut self, now: Now) {
         if !self.rests {
             self.order(Order::Rest(self.namesakes.others()));
@@ -30,19 +31,19 @@ impl Fleet {
         self.claims.alone();
     }
 
-    /// Whether nothing is being written any more. An edit that came since it was sent to rest is
-    /// written: the others hear of it when the instance is back.
+    /// Whether all writes are done. An edit that came meanwhile is written; the others get it when
+    /// the instance is back.
     pub(crate) fn is_at_rest(&mut self, now: Now) -> bool {
         let _ = self.kept.turn(now.mono_ns);
         if self.kept.is_due(self.change(), now.mono_ns) {
             self.keep(now);
         }
-        // Of an instance that rests nobody waits for the others.
+        // Answers of a resting instance do not wait for the others.
         self.answer(now);
         !self.kept.is_writing()
     }
 
-    /// Goes on.
+    /// Goes on after a rest.
     pub(crate) fn work(&mut self, now: Now) {
         if std::mem::take(&mut self.rests) {
             self.closed("it was not asked".to_owned(), now);

@@ -1,4 +1,4 @@
-//! What the loop does for lists.json in each turn (FLEET-18).
+//! lists.json in the control loop (FLEET-18).
 
 use weir_shared::clock::Now;
 
@@ -6,13 +6,13 @@ use super::lists_file::{Step, Telling};
 use super::part::Fleet;
 use crate::rules::{FileChange, OnChanged, SharedLists};
 
-/// Between two tries where the file is not as it was expected to be, or cannot be written.
+/// The pause before another try if the file is not as expected, or cannot be written.
 const AGAIN_NS: u64 = 1_000_000_000;
 /// The name of rules.json among the settings that are compared.
 const RULES: &str = "rules.json";
 
 impl Fleet {
-    /// The files of the rules were read.
+    /// Takes the lists, after the files of the rules were read.
     pub(crate) fn lists_found(&mut self, listed: &SharedLists, rules: u64, now: Now) {
         self.lists.rules = rules;
         self.note_rules();
@@ -25,13 +25,13 @@ impl Fleet {
         }
     }
 
-    /// rules.json is each instance's own: that it differs is told as of a setting.
+    /// Each instance has its own rules.json: a difference is reported like that of a setting.
     pub(super) fn note_rules(&mut self) {
         let rules = format!("{:016x}", self.lists.rules);
         self.settings.insert(RULES.to_owned(), rules);
     }
 
-    /// What lists.json is to hold otherwise, where it is to be written now, and whom to tell.
+    /// The changes to write to lists.json now, if any, and the callback for the result.
     pub(crate) fn file_lists(&mut self, now: Now) -> Option<(Vec<FileChange>, OnChanged)> {
         let now_ms = self.fleet_ms(now);
         self.lists_written(now);

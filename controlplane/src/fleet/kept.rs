@@ -1,5 +1,5 @@
-//! fleet.json: what an instance knows of its fleet beyond bans.json (FLEET-15). It is the
-//! service's own, and not for hands. A thread of its own writes it, whole and in one step.
+//! fleet.json: what an instance knows about its fleet beyond bans.json (FLEET-15). Only the service
+//! edits it. A thread of its own replaces it as a whole.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -21,13 +21,13 @@ use crate::beside;
 use crate::guarded;
 use crate::rules::Entries;
 
-/// Its name in the state directory.
+/// The name of the file in the state directory.
 pub(super) const FILE: &str = "fleet.json";
 /// The largest that is read.
 const MAX_FILE: u64 = 512 << 20;
-/// Between two writes of what only others have changed.
+/// The pause between two writes of changes that came from others.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Between two tries after a fault.
+/// The pause after a failed write.
 const AGAIN: Duration = Duration::from_secs(5);
 
 /// The form of the file.
@@ -36,30 +36,30 @@ struct Form {
     version: u32,
     fleet: String,
     instance: String,
-    /// The name that its settings gave it, where another instance had that one.
+    /// The name of its settings, if another instance had that one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     wanted: Option<String>,
     #[serde(default)]
     events: Vec<Event>,
     #[serde(default)]
     made: Vec<(BanKey, Stamp)>,
-    /// lists.json, where lists are shared.
+    /// The state of lists.json, if lists are shared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     lists: Option<KeptFiling>,
-    /// When the engine last answered, in its time.
+    /// When the engine last answered, by its clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     contact_ms: Option<u64>,
-    /// From where the log is read after a restart; bans.json has all that lies before.
+    /// The point from which a restart reads the log; bans.json holds everything before it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     point: Option<Point>,
 }
 
-/// What a file held.
+/// The content of the file.
 #[derive(Clone)]
 pub(super) struct Found {
     /// The names of the instance.
     pub(super) called: Called,
-    /// The name that its bans are under.
+    /// The name of the instance in its bans.
     pub(super) was: String,
     pub(super) point: Option<Point>,
     pub(super) kept: Kept,
@@ -67,7 +67,7 @@ pub(super) struct Found {
     pub(super) contact_ms: Option<u64>,
 }
 
-/// What an instance is called, and what its settings call it: another name where that one was taken
+/// The name of an instance, and that of its settings, which differs if that one was taken
 /// (FLEET-23).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Called {
@@ -75,7 +75,7 @@ pub(super) struct Called {
     pub(super) wanted: String,
 }
 
-/// Reads the file, where it is of this fleet.
+/// Reads the file, if it is of this fleet.
 ///
 /// # Errors
 /// Why it cannot be used.
@@ -102,7 +102,7 @@ pub(super) fn read(dir: &Path, fleet: &str) -> Result<Option<Found>, String> {
     }))
 }
 
-/// What lists.json held, as far as fleet.json says.
+/// The content of lists.json according to fleet.json.
 pub(crate) fn held_lists(dir: &Path) -> Entries {
     let form = read_form(dir).ok().flatten();
     let lists = form.and_then(|form| form.lists);
@@ -122,7 +122,7 @@ fn read_form(dir: &Path) -> Result<Option<Form>, String> {
     }
 }
 
-/// The file as it is to be.
+/// The new content of the file.
 pub(super) fn write(
     fleet: &str,
     called: &Called,
@@ -142,19 +142,19 @@ pub(super) fn write(
         contact_ms,
         point: point.cloned(),
     };
-    // Nothing in it has no form as JSON.
+    // Cannot fail: everything in it can be written as JSON.
     serde_json::to_vec(&form).unwrap_or_default()
 }
 
-/// When the file is written, and up to which change it holds.
+/// Decides when the file is written, and knows which change is on disk.
 pub(super) struct Keeper {
     jobs: Sender<Vec<u8>>,
     outcomes: Receiver<Result<(), String>>,
-    /// The changes that are being written: two at most, at a stop.
+    /// The changes that are being written: at most two, at a stop.
     under_way: VecDeque<u64>,
     written: u64,
     next_ns: u64,
-    /// Up to which change somebody waits for it.
+    /// The latest change that somebody waits for.
     awaited: u64,
     fault: Option<String>,
 }
@@ -186,12 +186,12 @@ impl Keeper {
         })
     }
 
-    /// What the loop wakes for.
+    /// Adds the thread's channel to the loop's select.
     pub(super) fn select<'a>(&'a self, select: &mut Select<'a>) {
         select.recv(&self.outcomes);
     }
 
-    /// This change is to be on disk soon: somebody waits for it, or it was made here.
+    /// Asks for this change to be on disk soon, because somebody waits for it, or it was made here.
     pub(super) fn hurry(&mut self, change: u64) {
         self.awaited = self.awaited.max(change);
     }
@@ -201,13 +201,13 @@ impl Keeper {
         self.written >= change
     }
 
-    /// Whether the file is to be written now, where this is the last change.
+    /// Whether the file must be written now; `change` is the last change.
     pub(super) fn is_due(&self, change: u64, now_ns: u64) -> bool {
         let urgent = self.awaited > self.written && self.fault.is_none();
         self.under_way.is_empty() && change > self.written && (urgent || now_ns >= self.next_ns)
     }
 
-    /// Has it written.
+    /// Sends the content to the thread.
     pub(super) fn write(&mut self, change: u64, bytes: Vec<u8>, now_ns: u64) {
         if self.jobs.try_send(bytes).is_ok() {
             self.under_way.push_back(change);
@@ -215,7 +215,7 @@ impl Keeper {
         self.next_ns = now_ns.saturating_add(nanos(PAUSE));
     }
 
-    /// What became of the last write; a fault is told once.
+    /// Takes the result of the last write; a fault is returned once.
     pub(super) fn turn(&mut self, now_ns: u64) -> Option<String> {
         match self.outcomes.try_recv() {
             Ok(Ok(())) => {
@@ -231,7 +231,7 @@ impl Keeper {
                 is_new.then_some(fault)
             }
             Err(TryRecvError::Empty) => None,
-            // A channel whose other end is gone is always ready.
+            // A disconnected channel is always ready.
             Err(TryRecvError::Disconnected) => {
                 self.outcomes = never();
                 None
@@ -239,7 +239,7 @@ impl Keeper {
         }
     }
 
-    /// Whether the thread writes at this moment.
+    /// Whether a write is under way.
     pub(super) fn is_writing(&self) -> bool {
         !self.under_way.is_empty()
     }

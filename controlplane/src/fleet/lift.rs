@@ -1,5 +1,5 @@
-//! A lift as a fleet holds it: a record that is kept, so that a ban which arrives later is lifted
-//! as well (FLEET-13).
+//! A lift in a fleet: a record that is kept, so that a covered ban which arrives later is lifted as
+//! well (FLEET-13).
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -10,17 +10,17 @@ use weir_shared::units::Time;
 use super::stamp::Stamp;
 use crate::bans::Subject;
 
-/// How long it is kept that something was lifted, or taken out (FLEET-17).
+/// How long lifts and removals are remembered (FLEET-17).
 pub const KEPT_MS: u64 = 7 * 86_400_000;
-/// The most lifts, and the most entries that were taken out, that are kept.
+/// The most lifts, and the most removed entries, that are remembered.
 pub const MAX_KEPT: usize = 10_000;
 
-/// Whose bans were lifted, and when.
+/// Which bans were lifted, and when.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct LiftRecord {
-    /// Every ban that it covers, and that was made before, is lifted.
+    /// Every covered ban that was made before this stamp is lifted.
     pub stamp: Stamp,
-    /// What `lifted` of those bans says.
+    /// The time in `lifted` of those bans.
     pub at: Time,
     /// All bans that cover this client.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -28,7 +28,7 @@ pub struct LiftRecord {
     /// All bans of exactly this netblock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     netblock: Option<Netblock>,
-    /// Of a newer version: kept and passed on (FLEET-31).
+    /// Members of a newer version: kept and passed on (FLEET-31).
     #[serde(flatten)]
     unknown: Map<String, Value>,
 }
@@ -49,12 +49,12 @@ impl LiftRecord {
         }
     }
 
-    /// As it is written.
+    /// Its JSON.
     pub fn text(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// Whether bans of this netblock are meant.
+    /// Whether it covers bans of this netblock.
     pub fn covers(&self, netblock: Netblock) -> bool {
         self.netblock == Some(netblock)
             || (self.client).is_some_and(|client| netblock.covers_client(client))

@@ -1,5 +1,5 @@
-//! The lists of a fleet as one instance knows them (FLEET-18): of each entry the later change
-//! holds, in whatever order changes come, and what was taken out is remembered for a while.
+//! The lists of a fleet as one instance knows them (FLEET-18): of each entry the later change wins,
+//! in whatever order changes come, and removals are remembered for a while.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use crate::rules::{Entry, ListKey, too_much};
 
 /// The most entries of both lists: as many as lists.json may have.
 const MAX_LISTED: usize = 20_000;
-/// The most that is known, entries that were taken out included.
+/// The most records, including those of removed entries.
 const MAX_RECORDS: usize = 2 * MAX_LISTED;
 /// The longest comment, in characters.
 const MAX_COMMENT: usize = 500;
@@ -21,21 +21,21 @@ const MAX_COMMENT: usize = 500;
 const MAX_UNKNOWN: usize = 8;
 const MAX_UNKNOWN_MEMBER: usize = 1024;
 
-/// There is no place for one more.
+/// The error that no further record fits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct TooMany;
 
-/// An entry of a list as it was last changed.
+/// The last change of a list entry.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct ListRecord {
-    /// Which one.
+    /// Its key.
     pub key: ListKey,
-    /// As it is; none where it was taken out.
+    /// The entry; none if it was removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entry: Option<Entry>,
-    /// When that was done.
+    /// The stamp of the change.
     pub stamp: Stamp,
-    /// Of a newer version: kept and passed on (FLEET-31).
+    /// Members of a newer version: kept and passed on (FLEET-31).
     #[serde(flatten)]
     pub unknown: BTreeMap<String, Value>,
 }
@@ -52,13 +52,13 @@ impl ListRecord {
         }
     }
 
-    /// Of two the greater stays.
+    /// The rank: of two records the greater one wins.
     fn rank(&self) -> impl Ord + use<> {
         let text = serde_json::to_string(self).unwrap_or_default();
         (self.stamp.clone(), text)
     }
 
-    /// Whether it is one that an edit could make (FLEET-24).
+    /// Whether an edit could have made it (FLEET-24).
     pub fn fits(&self) -> bool {
         let unknown = self.unknown.values();
         let short = |value: &Value| value.to_string().len() <= MAX_UNKNOWN_MEMBER;
@@ -75,7 +75,7 @@ impl ListRecord {
         self.entry.as_ref()?.until.map(|Time(until)| until)
     }
 
-    /// FNV-1a of what is in force; that is none of what was taken out.
+    /// FNV-1a of the entry; 0 if it was removed.
     fn hash(&self) -> u64 {
         let Some(entry) = &self.entry else { return 0 };
         let text = serde_json::to_vec(&(self.key, entry)).unwrap_or_default();
@@ -85,11 +85,11 @@ impl ListRecord {
     }
 }
 
-/// All of them.
+/// All records.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lists {
     records: BTreeMap<ListKey, ListRecord>,
-    /// Of those that are not taken out.
+    /// The number of entries that are not removed.
     live: usize,
     sum: u64,
     /// Entries by their end.
@@ -98,7 +98,7 @@ pub(super) struct Lists {
 }
 
 impl Lists {
-    /// Takes in what somebody says. Tells whether it is news.
+    /// Joins a record. Returns whether it is news.
     pub(super) fn join(&mut self, said: ListRecord) -> Result<bool, TooMany> {
         match self.records.get(&said.key) {
             Some(held) if held.rank() >= said.rank() => return Ok(false),
@@ -126,22 +126,22 @@ impl Lists {
         }
     }
 
-    /// How often something has changed.
+    /// The number of changes.
     pub(super) fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// Forgets it: as if it had never been heard of.
+    /// Removes a record without a trace.
     pub(super) fn drop_record(&mut self, key: ListKey) {
         self.remove(key);
     }
 
-    /// What is known of an entry.
+    /// The record of an entry.
     pub(super) fn record(&self, key: ListKey) -> Option<&ListRecord> {
         self.records.get(&key)
     }
 
-    /// Everything that is known.
+    /// All records.
     pub(super) fn records(&self) -> impl Iterator<Item = &ListRecord> {
         self.records.values()
     }
@@ -151,7 +151,7 @@ impl Lists {
         self.records.len()
     }
 
-    /// A number for what is in force at this moment.
+    /// A digest of the entries in force at this time.
     pub(super) fn digest(&self, now_ms: u64) -> u64 {
         let past = self.ends.iter().take_while(|(end, _)| *end <= now_ms);
         past.fold(self.sum, |sum, (_, key)| {
@@ -159,8 +159,8 @@ impl Lists {
         })
     }
 
-    /// Forgets what was taken out or has ended, after [`KEPT_MS`], and the oldest beyond
-    /// [`MAX_KEPT`]. Tells whether there was any.
+    /// Removes records of removed or ended entries after [`KEPT_MS`], and the oldest beyond
+    /// [`MAX_KEPT`]. Returns whether there were any.
     pub(super) fn forget_old(&mut self, now_ms: u64) -> bool {
         let since = now_ms.saturating_sub(KEPT_MS);
         let mut gone: Vec<(u64, Stamp, ListKey)> = Vec::new();

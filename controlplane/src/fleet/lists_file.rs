@@ -1,27 +1,27 @@
-//! lists.json in the service (FLEET-18): the loop hears what it holds, and has it written by the
-//! thread of the rules, once fleet.json says what is written.
+//! lists.json in the service (FLEET-18): the loop gets its content, and has the thread of the rules
+//! write it, once fleet.json holds the pending write.
 
 use crossbeam_channel::{Receiver, Select, Sender, bounded};
 
 use super::filing::{Filing, KeptFiling};
 use crate::rules::FileChange;
 
-/// What becomes of a change of the file.
+/// The step of a change of the file.
 pub(super) enum Step {
     Idle,
-    /// It is to be written once fleet.json holds this change.
+    /// It is written once fleet.json holds this change.
     Noted(u64, Vec<FileChange>),
     UnderWay,
 }
 
-/// Whether the file was changed; why it could not be.
+/// Whether the file was changed, or why it could not be.
 pub(super) type Outcome = Result<bool, String>;
 
 /// The file.
 pub(super) struct ListsFile {
-    /// None where lists are not shared.
+    /// None if lists are not shared.
     pub(super) filing: Option<Filing>,
-    /// A number for rules.json, which is each instance's own.
+    /// A digest of rules.json, of which each instance has its own.
     pub(super) rules: u64,
     pub(super) step: Step,
     pub(super) told: Sender<Outcome>,
@@ -44,18 +44,18 @@ impl ListsFile {
         }
     }
 
-    /// What the loop wakes for.
+    /// Adds the channel of results to the loop's select.
     pub(super) fn select<'a>(&'a self, select: &mut Select<'a>) {
         select.recv(&self.outcomes);
     }
 
-    /// What fleet.json is to hold of it.
+    /// The part for fleet.json.
     pub(super) fn kept(&self) -> Option<KeptFiling> {
         self.filing.as_ref().map(Filing::kept)
     }
 }
 
-/// Tells once, also where it is dropped.
+/// Sends one result, even if it is dropped.
 pub(super) struct Telling(pub(super) Option<Sender<Outcome>>);
 
 impl Telling {

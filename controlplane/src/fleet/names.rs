@@ -1,5 +1,6 @@
-//! Bans as the fleet names them, and as this instance does. In the fleet the origin of a ban always
-//! has the name of its instance; in an instance's own files and answers its own name is left out.
+//! Translates between the fleet's names of bans and this instance's. In the fleet the origin of a
+//! ban always has the name of its instance; an instance's own files and answers leave its own name
+//! out.
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use super::replica::Effect;
 use crate::bans::document::BanKey;
 use crate::bans::ledger::changes::LedgerChange;
 
-/// A ban as the fleet names it.
+/// A ban with its name in the fleet.
 pub(super) fn in_fleet(me: Instance, ban: &Arc<Ban>) -> Arc<Ban> {
     let origin = ban.origin();
     if origin.instance.is_some() {
@@ -21,13 +22,13 @@ pub(super) fn in_fleet(me: Instance, ban: &Arc<Ban>) -> Arc<Ban> {
     Arc::new(ban)
 }
 
-/// A key as the fleet names it.
+/// A key with its name in the fleet.
 pub(super) fn key_in_fleet(me: Instance, mut key: BanKey) -> BanKey {
     key.origin = there(me, key.origin);
     key
 }
 
-/// A change as the fleet names it.
+/// A change with its name in the fleet.
 pub(super) fn change_in_fleet(me: Instance, change: &LedgerChange) -> LedgerChange {
     LedgerChange {
         key: key_in_fleet(me, change.key),
@@ -41,7 +42,7 @@ fn there(me: Instance, mut origin: BanOrigin) -> BanOrigin {
     origin
 }
 
-/// What the ledger is to do, as this instance names it.
+/// An effect for the ledger, with this instance's names.
 pub(super) fn here(me: Instance, effect: Effect) -> Effect {
     let own = |mut origin: BanOrigin| {
         origin.instance = origin.instance.filter(|instance| *instance != me);

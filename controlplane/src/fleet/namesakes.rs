@@ -1,29 +1,29 @@
-//! Two live instances of one name (FLEET-23): the second takes another. Of a boot that has ended
-//! there may be a beat, too, but it stands still: only one that moves is of an instance that lives.
+//! Two live instances of one name (FLEET-23): the second one takes another name. An ended boot may
+//! have left a beat as well, but that beat does not change: only a live instance's beat does.
 
 use std::collections::BTreeMap;
 
 use super::beat::Seen;
 use super::stamp::Origin;
 
-/// So long nobody of this name has moved: the name is free.
+/// The name is free if no other beat of this name has changed for so long.
 const FREE_NS: u64 = 3_000_000_000;
 
-/// The others of this name.
+/// The other beats of this name.
 #[derive(Default)]
 pub(super) struct Namesakes {
-    /// When each of them has shown itself last, by the engine's clock.
+    /// The time of each one's last beat, by the engine's clock.
     seen: BTreeMap<Origin, u64>,
-    /// Since when they were looked at, on the monotonic clock.
+    /// Since when they are watched, on the monotonic clock.
     since_ns: Option<u64>,
-    /// Since when the name is this one's, by the engine's clock.
+    /// Since when this instance owns the name, by the engine's clock.
     named_ms: Option<u64>,
-    /// Another instance has the name.
+    /// True if another instance owns the name.
     is_taken: bool,
 }
 
 impl Namesakes {
-    /// Takes in who has shown itself, at this time of the engine and of the monotonic clock.
+    /// Takes the beats, with the time of the engine and of the monotonic clock.
     pub(super) fn take(&mut self, me: &Origin, all: &[Seen], (time_ms, now_ns): (u64, u64)) {
         let others = all.iter().filter(|seen| {
             let origin = &seen.origin;
@@ -34,7 +34,7 @@ impl Namesakes {
             let at_ms = time_ms.saturating_sub(other.age_ms);
             let before = self.seen.get(&other.origin);
             if before.is_some_and(|before| *before < at_ms) {
-                // One that is not sure of it yet is behind all that are.
+                // An instance that does not own the name yet comes after all that do.
                 let named = |named_ms: Option<u64>| named_ms.unwrap_or(u64::MAX);
                 let theirs = other.beat.as_ref().ok().and_then(|beat| beat.named_ms);
                 let is_first = (named(theirs), &other.origin) < (named(self.named_ms), me);
@@ -51,18 +51,18 @@ impl Namesakes {
         }
     }
 
-    /// Since when the name is this one's; none while that is not sure.
+    /// Since when this instance owns the name; none if it does not own it yet.
     pub(super) fn named_ms(&self) -> Option<u64> {
         self.named_ms
     }
 
-    /// Whoever else of this name has a beat in the engine: boots before this one that were killed,
-    /// and an instance that has the same name and lives.
+    /// The other origins of this name with beats in the engine: killed earlier boots, and live
+    /// instances of the same name.
     pub(super) fn others(&self) -> Vec<Origin> {
         self.seen.keys().cloned().collect()
     }
 
-    /// Whether another instance has the name.
+    /// Whether another instance owns the name.
     pub(super) fn is_taken(&self) -> bool {
         self.is_taken
     }

@@ -1,5 +1,5 @@
-//! The other instances of a fleet, as they have shown themselves, and whether they hold the same
-//! (FLEET-16, FLEET-21).
+//! The other instances of a fleet by their beats, and whether they hold the same (FLEET-16,
+//! FLEET-21).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,14 +13,14 @@ use super::event::Rejected;
 use super::stamp::Origin;
 use crate::anomaly::shared::Elsewhere;
 
-/// Who has not shown itself for so long has gone.
+/// An instance without a beat for so long is gone.
 const GONE_MS: u64 = 10_000;
-/// Who has gone for so long is not named any more.
+/// An instance that is gone for so long is no longer listed.
 const FORGOTTEN_MS: u64 = 600_000;
-/// So long two instances may differ: changes are under way.
+/// Two instances may differ for so long, because changes are under way.
 const PATIENCE_NS: u64 = 5_000_000_000;
 
-/// What is compared with the others.
+/// This instance's values to compare with the others.
 pub(super) struct Mine<'a> {
     pub(super) me: &'a Origin,
     pub(super) beat: &'a Beat,
@@ -31,16 +31,16 @@ pub(super) struct Mine<'a> {
 struct Other {
     age_ms: u64,
     beat: Result<Beat, Rejected>,
-    /// Since when it does not hold what this instance does.
+    /// Since when it holds something else than this instance.
     differs_since_ns: Option<u64>,
 }
 
-/// All of them, by name.
+/// The other instances, by name.
 #[derive(Default)]
 pub(super) struct Others(BTreeMap<String, Other>);
 
 impl Others {
-    /// Takes in who has shown itself. Of several boots of one name the last to be seen counts.
+    /// Takes the beats. Of several boots of one name the last one seen counts.
     pub(super) fn take(&mut self, seen: Vec<Seen>, mine: &Mine<'_>) {
         let mut before = std::mem::take(&mut self.0);
         for Seen {
@@ -76,17 +76,17 @@ impl Others {
         }
     }
 
-    /// Whether there is one of this name.
+    /// Whether an instance of this name is known.
     pub(super) fn knows(&self, name: &str) -> bool {
         self.0.contains_key(name)
     }
 
-    /// Nobody is known any more.
+    /// Removes all instances.
     pub(super) fn forget(&mut self) {
         self.0.clear();
     }
 
-    /// What those that live in this mode have counted of anomalies, added up.
+    /// The sums of anomaly counts of the live instances in this mode.
     pub(super) fn totals(&self, mode: &str) -> Elsewhere {
         let mut sums = Elsewhere::default();
         let live = self.0.values().filter(|other| other.age_ms <= GONE_MS);
@@ -108,7 +108,7 @@ impl Others {
         sums
     }
 
-    /// How many live, without this one.
+    /// The number of live instances without this one.
     pub(super) fn live(&self) -> usize {
         self.0
             .values()
@@ -116,7 +116,7 @@ impl Others {
             .count()
     }
 
-    /// Those that live and have taken in the log up to this place, and those that have not.
+    /// The live instances that have read the log up to this place, and those that have not.
     pub(super) fn reached(&self, place: Cursor) -> (Vec<&str>, Vec<&str>) {
         let live = self.0.iter().filter(|(_, other)| other.age_ms <= GONE_MS);
         let reached =
@@ -133,7 +133,8 @@ impl Others {
         found
     }
 
-    /// Whether all hold the same; one that has gone holds who knows what.
+    /// Whether all instances hold the same. It is false with an instance that is gone, because its
+    /// state is unknown.
     pub(super) fn are_in_step(&self, now_ns: u64) -> bool {
         self.0.values().all(|other| {
             other.age_ms <= GONE_MS
@@ -142,7 +143,7 @@ impl Others {
         })
     }
 
-    /// Who holds something else for at least so long.
+    /// An instance that has held something else for at least so long.
     pub(super) fn differing(&self, least_ns: u64, now_ns: u64) -> Option<&str> {
         let differs = |other: &Other| differs_ns(other, now_ns).is_some_and(|ns| ns >= least_ns);
         let mut live = self.0.iter().filter(|(_, other)| other.age_ms <= GONE_MS);
@@ -158,7 +159,7 @@ impl Others {
             .sum()
     }
 
-    /// The settings that differ, each with both values, as they are logged.
+    /// The settings that differ, each with both values, as log text.
     pub(super) fn differing_settings(&self, mine: &Beat) -> BTreeSet<String> {
         let of = |(instance, other)| {
             let differing = differing(other, mine).into_iter();
@@ -169,7 +170,7 @@ impl Others {
         self.0.iter().flat_map(of).collect()
     }
 
-    /// As they are told.
+    /// The instances in the form of the API.
     pub(super) fn told(&self, mine: &Beat, now_ns: u64) -> Vec<Instance> {
         let told = |(name, other): (&String, &Other)| {
             let state = match &other.beat {

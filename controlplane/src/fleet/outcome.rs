@@ -1,4 +1,4 @@
-//! What a replica says of its changes, and what it is restored from.
+//! The results of a replica's changes, and the data it is restored from.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::stamp::Stamp;
 use crate::bans::document::BanKey;
 use crate::rules::ListKey;
 
-/// What names an event that is to be sent.
+/// The key of an event to send.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Item {
     /// A ban.
@@ -21,29 +21,29 @@ pub enum Item {
     List(ListKey),
 }
 
-/// What the ledger is to do: hold this ban under this key, or none.
+/// An order to the ledger: hold this ban under this key, or none.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Effect {
     /// Its name in bans.json.
     pub key: BanKey,
-    /// As it is to be.
+    /// The ban; none to remove it.
     pub ban: Option<Arc<Ban>>,
 }
 
-/// What became of a change.
+/// The result of a change.
 #[derive(Default, Debug)]
 pub struct Outcome {
-    /// What the ledger is to do.
+    /// Orders to the ledger.
     pub effects: Vec<Effect>,
-    /// What the others are to be told.
+    /// Items to send to the others.
     pub items: Vec<Item>,
 }
 
-/// What an instance knows beyond the file of its bans.
+/// What an instance knows beyond bans.json.
 #[derive(Clone, Default, Debug)]
 pub struct Kept {
-    /// Lifts, entries that were edited or taken out, and lists.
+    /// Lifts, edited or removed entries, and lists.
     pub events: Vec<Event>,
-    /// When a ban was made, where its start does not say so.
+    /// When a ban was made, if that differs from its start.
     pub made: Vec<(BanKey, Stamp)>,
 }

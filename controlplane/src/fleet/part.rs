@@ -1,6 +1,6 @@
-//! The control loop's part of a fleet: the core with all it knows, what is done about it in each
-//! turn, and what is told of it. Only the loop changes it, as it alone changes the ledger: so what
-//! others say and what happens here meet in one order. Nothing here waits.
+//! The control loop's part of a fleet: the core, the work of each turn, and the reports. Only the
+//! loop changes it, as only the loop changes the ledger: so events of others and local changes have
+//! one order. Nothing here blocks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -37,16 +37,17 @@ use crate::bans::Subject;
 use crate::bans::document::BanKey;
 use crate::bans::ledger::changes::LedgerChange;
 
-/// What is heard in one turn: a batch has 256 events at most.
+/// The most messages of the threads in one turn; a batch has at most 256 events.
 const MOST_HEARD: usize = 4;
-/// Between two batches while one is under way: instances read 800 a second, those of all together.
+/// The pause between two batches while one is under way: an instance reads at most 800 batches a
+/// second, of all instances together.
 const BATCH_NS: u64 = 5_000_000;
-/// Between two beats, and where somebody waits for one.
+/// The pause between two beats, and the shorter one while an answer waits.
 const BEAT_NS: u64 = 1_000_000_000;
 const SOON_NS: u64 = 50_000_000;
-/// So long two instances may hold different bans (FLEET-16).
+/// How long two instances may hold different bans (FLEET-16).
 const MEND_NS: u64 = 60_000_000_000;
-/// How often what is too old is forgotten.
+/// How often expired records are removed.
 const FORGET_NS: u64 = 60_000_000_000;
 
 /// One instance of a fleet.
@@ -55,26 +56,26 @@ pub(crate) struct Fleet {
     pub(super) engine: String,
     pub(super) me: Instance,
     pub(super) called: Called,
-    /// What it was begun with.
+    /// The settings and files it was started with.
     pub(super) ready: Ready,
     pub(super) version: &'static str,
     pub(super) core: Core,
     pub(super) inbox: Receiver<Said>,
     pub(super) orders: Sender<Order>,
     pub(super) standing: Standing,
-    /// The number of what is being read.
+    /// The number of the current reading of the log.
     pub(super) reading: u64,
-    /// The resyncs that were ordered.
+    /// The number of resyncs that were ordered.
     pub(super) resyncs: u64,
     /// The newest own batch that was read back, and where it is.
     pub(super) own: Option<(u64, Cursor)>,
-    /// How far the own clock is ahead of the engine's.
+    /// How far this clock is ahead of the engine's.
     pub(super) clock_ms: i64,
     pub(super) round_trip_ns: u64,
     pub(super) clocks: Clocks,
     pub(super) others: Others,
     pub(super) namesakes: Namesakes,
-    /// The bans that found no place here.
+    /// True if bans were dropped for lack of room here.
     pub(super) has_dropped: bool,
     pub(super) settings: BTreeMap<String, String>,
     /// The settings that differ elsewhere, as they were logged.
@@ -84,30 +85,30 @@ pub(crate) struct Fleet {
     pub(super) is_beating: bool,
     pub(super) hurries: bool,
     pub(super) kept: Keeper,
-    /// Changes that fleet.json is to hold.
+    /// The number of the last change that fleet.json must hold.
     pub(super) changes: u64,
-    /// From where the log would be read after a restart.
+    /// The points from which a restart would read the log.
     pub(super) points: Points,
     pub(super) waits: Waits,
     pub(super) forgot_ns: u64,
     pub(super) mended_ns: u64,
     pub(super) refused: Refused,
     pub(super) rests: bool,
-    /// What is put aside.
+    /// Bans that are put aside.
     pub(super) aside: Aside,
-    /// The last contact that fleet.json has.
+    /// The last contact according to fleet.json.
     pub(super) kept_contact_ms: u64,
     /// lists.json.
     pub(super) lists: ListsFile,
-    /// The counts of clients; none where they are not shared.
+    /// The counts of clients; none if they are not shared.
     pub(super) sharing: Option<Sharing>,
     pub(super) eviction: Eviction,
-    /// Alerts that one instance is to tell.
+    /// Alerts of which one instance must be chosen to raise them.
     pub(super) claims: Claims,
 }
 
 impl Fleet {
-    /// The settings that hold from now on.
+    /// Applies these settings.
     pub(crate) fn take_settings(&mut self, listing: &[Listed]) {
         self.settings = same_everywhere(listing);
         self.note_rules();
@@ -116,7 +117,7 @@ impl Fleet {
         }
     }
 
-    /// What the loop wakes for.
+    /// Adds the fleet's channels to the loop's select.
     pub(crate) fn select<'a>(&'a self, select: &mut Select<'a>) {
         select.recv(&self.inbox);
         self.kept.select(select);
@@ -134,7 +135,7 @@ impl Fleet {
         wait.min(Duration::from_nanos(most_ns))
     }
 
-    /// Hears what the thread says. Tells what the ledger is to do.
+    /// Takes the messages of the threads. Returns the effects for the ledger.
     pub(crate) fn hear(&mut self, now: Now) -> Vec<Effect> {
         let mut effects = Vec::new();
         for _ in 0..MOST_HEARD {
@@ -144,7 +145,7 @@ impl Fleet {
                     effects.extend(self.take(said, now));
                 }
                 Err(TryRecvError::Empty) => break,
-                // A channel whose other end is gone is always ready.
+                // A disconnected channel is always ready.
                 Err(TryRecvError::Disconnected) => {
                     self.inbox = never();
                     break;
@@ -191,7 +192,7 @@ impl Fleet {
                 events,
             } if reading == self.reading => return self.take_batch(batch, events, now_ms),
             Said::AtEnd { reading } if reading == self.reading => self.core.at_the_end(),
-            // What was read before the log was begun anew.
+            // Read before the reading of the log was started again: ignored.
             Said::Chunk { .. }
             | Said::SnapshotRead { .. }
             | Said::Read { .. }
@@ -219,7 +220,7 @@ impl Fleet {
         if batch.origin == *self.core.origin() {
             self.own = Some((batch.seq, batch.at));
         } else {
-            // Somebody may wait until it is in force here.
+            // An answer may wait until this is in force here.
             self.hurries = true;
         }
         let effects = self.core.take(events, now_ms);
@@ -258,7 +259,7 @@ impl Fleet {
         self.standing.close(why, now);
     }
 
-    /// Since when no engine has answered, where that is a while, and why.
+    /// How long no engine has answered, if that is a while, and why.
     pub(super) fn alone(&self, now: Now) -> Option<(u64, &str)> {
         self.standing.alone(now)
     }
@@ -268,7 +269,7 @@ impl Fleet {
         self.standing.is_open() && self.alone(now).is_none() && !self.rests
     }
 
-    /// Has the log read from where the core is, where it was begun anew.
+    /// Has the log read from the core's place, if the reading must start again.
     fn read_on(&mut self) {
         self.reading += 1;
         self.resyncs = self.core.counts().resyncs;
@@ -281,13 +282,13 @@ impl Fleet {
     }
 
     pub(super) fn order(&mut self, order: Order) {
-        // Of each kind one is under way at most, or a few, so that there is room.
+        // The queue has room: at most one order of each kind, or a few, is under way.
         if self.orders.try_send(order).is_err() {
             tracing::error!("the thread weir-fleet takes no orders; please report this");
         }
     }
 
-    /// The ledger has changed. Tells what it is to do besides.
+    /// Follows changes of the ledger. Returns further effects for it.
     pub(crate) fn follow(&mut self, changes: &[LedgerChange], now: Now) -> Vec<Effect> {
         let in_fleet: Vec<LedgerChange> = (changes.iter())
             .map(|change| change_in_fleet(self.me, change))
@@ -304,7 +305,7 @@ impl Fleet {
             .collect()
     }
 
-    /// Somebody lifts here. The ledger has done so already.
+    /// Takes a lift at this instance, which the ledger has done already.
     pub(crate) fn lift(&mut self, subject: Subject, now: Now) -> Vec<Effect> {
         let now_ms = self.fleet_ms(now);
         let effects = self.core.lift(subject, now_ms);
@@ -315,13 +316,14 @@ impl Fleet {
             .collect()
     }
 
-    /// The ledger has no place for a ban of another instance.
+    /// Notes that the ledger has no room for a ban of another instance.
     pub(crate) fn dropped(&mut self, key: BanKey) {
         self.has_dropped = true;
         self.core.dropped(key_in_fleet(self.me, key));
     }
 
-    /// The document of the bans that holds what they are now, and the last one that is on disk.
+    /// Takes the number of the document that will hold the current bans, and of the last one on
+    /// disk.
     pub(crate) fn note_documents(&mut self, of_now: u64, on_disk: u64, now: Now) {
         if self.points.note_late(self.core.late()) {
             self.changes += 1;
@@ -333,17 +335,17 @@ impl Fleet {
         }
     }
 
-    /// This answer tells where its change is in force.
+    /// Makes this answer wait for the others, to tell where its change is in force.
     pub(crate) fn await_others(&self, pending: &mut Pending) {
         self.waits.follow(pending, self.change());
     }
 
-    /// The change that fleet.json is to hold now.
+    /// The number of the last change for fleet.json.
     pub(super) fn change(&self) -> u64 {
         self.changes + self.core.replica().kept_changes()
     }
 
-    /// Sends what is to be sent, and answers those who have waited. Tells what is to be told.
+    /// Sends what is queued, and sends waiting answers. Returns the alerts to raise.
     pub(crate) fn turn(&mut self, now: Now) -> Vec<Told> {
         let mut told = Vec::new();
         if let Some(detail) = self.standing.tell(&self.engine, now) {
@@ -403,7 +405,8 @@ impl Fleet {
         }
     }
 
-    /// Where another instance has held something else for long, both read and send all anew.
+    /// If another instance has held something else for long, has the whole log read and everything
+    /// sent again.
     fn mend(&mut self, now: Now) -> Option<Told> {
         let is_due = now.mono_ns.saturating_sub(self.mended_ns) >= MEND_NS;
         let name = self
@@ -446,7 +449,7 @@ impl Fleet {
         }
     }
 
-    /// What this instance says of itself.
+    /// The beat of this instance.
     pub(super) fn beat(&self, now: Now) -> Beat {
         let replica = self.core.replica();
         Beat {
@@ -464,7 +467,7 @@ impl Fleet {
         }
     }
 
-    /// Answers those who have waited enough.
+    /// Sends the answers that need not wait any longer.
     pub(super) fn answer(&mut self, now: Now) {
         let taken = self.core.is_in_step().then(|| self.core.acked());
         let reach = Reach {

@@ -1,4 +1,5 @@
-//! A place of the log, and from where an instance may go on after a restart (FLEET-23).
+//! A batch's place in the log, and the point from which an instance resumes after a restart
+//! (FLEET-23).
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
@@ -7,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::engine::{Cursor, Logged};
 use super::stamp::Origin;
 
-/// Which batch lies at a place of the log. The place alone does not name it: two masters give the
-/// same one to two batches of the same millisecond.
+/// The batch at a place of the log. The place alone does not identify it: two masters may give the
+/// same place to two batches of the same millisecond.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Place {
     /// The place.
@@ -19,7 +20,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Of a batch that was read.
+    /// The place of a batch that was read.
     pub fn of(batch: &Logged) -> Self {
         let mut hasher = DefaultHasher::new();
         batch.sealed.hash(&mut hasher);
@@ -32,13 +33,13 @@ impl Place {
     }
 }
 
-/// Where an instance was when everything of its own was in the log, and it had read all of that: it
-/// may go on from there after a restart, if its files hold what it knew then (FLEET-23).
+/// A place in the log at which everything of the instance was in the log, and read back. A restart
+/// may resume from there, if its files hold what it knew then (FLEET-23).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Point {
-    /// Of the log, in hexadecimal.
+    /// The generation of the log, in hexadecimal.
     pub generation: String,
-    /// Up to where it had read.
+    /// The place up to which it had read.
     pub read: Place,
     /// The last stamp that it had made or seen.
     pub last: (u64, u16),

@@ -1,32 +1,31 @@
-//! From where the log is read after a restart: never ahead of what the files of the instance hold
-//! (FLEET-23). A point is written once bans.json holds what was known at it.
+//! Chooses the point from which a restart reads the log: never ahead of the instance's files
+//! (FLEET-23). A point is written once bans.json holds everything known at it.
 
 use super::place::Point;
 
-/// Between two points: fleet.json is written whole.
+/// The pause between two points, because each rewrites all of fleet.json.
 const PAUSE_NS: u64 = 60_000_000_000;
 
-/// Points.
+/// The current and the next point.
 #[derive(Default)]
 pub(super) struct Points {
     held: Option<Point>,
-    /// One that waits for this document of the bans.
+    /// A point that waits for this document of bans.json.
     next: Option<(u64, Point)>,
-    /// When the next one is looked for.
+    /// When the next point is looked for.
     due_ns: u64,
-    /// How often something was read that was made long before.
+    /// How often an item was read that was made long before.
     late: u64,
 }
 
 impl Points {
-    /// What fleet.json may say.
+    /// The point for fleet.json.
     pub(super) fn held(&self) -> Option<&Point> {
         self.held.as_ref()
     }
 
-    /// So often something was read now that was made long before. Points that were found earlier
-    /// are given up. True if fleet.json is to be written without one, before bans.json has what was
-    /// read.
+    /// Takes the current count of late items. If it has grown, earlier points are given up. True if
+    /// fleet.json must be written without a point, before bans.json has what was read.
     pub(super) fn note_late(&mut self, late: u64) -> bool {
         if std::mem::replace(&mut self.late, late) == late {
             return false;
@@ -35,7 +34,7 @@ impl Points {
         self.held.take().is_some()
     }
 
-    /// Looks for one. True if fleet.json is to be written for another.
+    /// Looks for a new point. True if fleet.json must be written for it.
     pub(super) fn turn(
         &mut self,
         point: impl FnOnce() -> Option<Point>,

@@ -1,7 +1,6 @@
-//! The thread `weir-fleet-read`: it reads the log on and on, over a connection of its own, so that
-//! a read that waits holds up nobody who sends. An engine that has nothing else to do looks ten
-//! times a second whether a read has waited enough: what waits behind one is late by as much
-//! (FLEET-11).
+//! The thread `weir-fleet-read`: it reads the log continuously, over a connection of its own, so
+//! that a waiting read does not delay sending. An idle engine checks only ten times a second
+//! whether a blocking read has timed out, and commands behind it would be late by that (FLEET-11).
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,31 +19,31 @@ use super::words::{Opened, Said};
 
 /// Batches that are read at once.
 const MOST_READ: usize = 64;
-/// And before the end was read: so many full ones pass over a narrow way within the time that an
-/// answer has. Who reads too much at once is late, and begins with these anew.
+/// Batches of one read before the end was reached: so many full ones pass over a slow network
+/// within the time-out. A larger read could time out each time, and never make progress.
 const AT_FIRST: usize = 16;
-/// How long a read waits for something to come. It is not seen before that nobody wants it any
-/// more.
+/// How long a read waits for entries. The thread notices only then that the reading is no longer
+/// wanted.
 const WAIT: Duration = Duration::from_secs(1);
-/// A read of 16 batches takes so long at least, a larger one longer, once the end was read: so no
-/// instance, whatever it sends, has another one read more than 800 batches a second (FLEET-24). The
-/// rest waits in the engine.
+/// The least time of a read of 16 batches, once the end was reached; larger reads take longer. So
+/// no instance can make another one read more than 800 batches a second (FLEET-24). Further batches
+/// wait in the engine.
 const PAUSE: Duration = Duration::from_millis(20);
 const IN_A_PAUSE: usize = 16;
 
-/// What both threads of the log have.
+/// The values shared by the two threads of the log.
 pub(super) struct Shared {
     pub(super) access: Access,
     pub(super) key: FleetKey,
     pub(super) clock: Clock,
-    /// To the control loop; bounded.
+    /// The bounded channel to the control loop.
     pub(super) said: Sender<Said>,
-    /// When the engine has answered last, on the monotonic clock.
+    /// When the engine last answered, on the monotonic clock.
     pub(super) contact_ns: Arc<AtomicU64>,
 }
 
 impl Shared {
-    /// The engine has answered.
+    /// Notes an answer of the engine.
     pub(super) fn note_contact(&self) {
         // Relaxed: it is only compared with a time.
         self.contact_ns.store(self.now_ns(), Ordering::Relaxed);
@@ -56,21 +55,21 @@ impl Shared {
     }
 }
 
-/// A reading of the log.
+/// An order to read the log.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Reading {
     pub(super) number: u64,
     pub(super) cursor: Cursor,
-    /// The snapshot is read before.
+    /// Read the snapshot first.
     pub(super) snapshot: bool,
 }
 
-/// What is to be read; none while nothing is.
+/// The current order; none while nothing must be read.
 #[derive(Default)]
 struct Wanted {
     reading: Mutex<Option<Reading>>,
     changed: Condvar,
-    /// Nothing is to be read any more, ever.
+    /// True once the thread must end.
     is_over: AtomicBool,
 }
 
@@ -84,7 +83,7 @@ impl Wanted {
         self.changed.notify_one();
     }
 
-    /// Waits for one that is not this; none where there will be no more.
+    /// Waits for an order other than this one; none if the thread must end.
     fn after(&self, number: u64) -> Option<Reading> {
         let mut held = self.reading();
         loop {
@@ -105,14 +104,14 @@ impl Wanted {
     }
 }
 
-/// What the thread `weir-fleet` has of it.
+/// The handle for the thread `weir-fleet`.
 pub(super) struct Reader {
     wanted: Arc<Wanted>,
-    /// Faults, each with the number of the reading that it has ended.
+    /// Faults, each with the number of the reading that it ended.
     pub(super) faults: Receiver<(u64, Fault)>,
 }
 
-/// The thread ends.
+/// Ends the thread.
 impl Drop for Reader {
     fn drop(&mut self) {
         let mut held = self.wanted.reading();
@@ -139,17 +138,17 @@ impl Reader {
         Ok(Self { wanted, faults })
     }
 
-    /// Reads from here on.
+    /// Orders this reading.
     pub(super) fn read(&self, reading: Reading) {
         self.wanted.set(Some(reading));
     }
 
-    /// Reads nothing more. What is being read may still be said.
+    /// Stops reading. The current batch may still be reported.
     pub(super) fn rest(&self) {
         self.wanted.set(None);
     }
 
-    /// Whether this fault is of what is being read.
+    /// Whether a fault with this number concerns the current reading.
     pub(super) fn concerns(&self, number: u64) -> bool {
         self.wanted.is(number)
     }
@@ -161,11 +160,11 @@ struct Thread {
     told: Sender<(u64, Fault)>,
 }
 
-/// Why nothing more is read.
+/// Why a reading ended.
 enum Ended {
-    /// Nobody is there to be told: the service ends.
+    /// The receiver is gone: the service ends.
     Stop,
-    /// Something else is wanted, or nothing.
+    /// Another reading is wanted, or none.
     Unwanted,
     Fault(Fault),
 }
@@ -176,7 +175,8 @@ impl From<Fault> for Ended {
     }
 }
 
-/// The next place in the log: an engine that gives one again would have it read without an end.
+/// Checks the next place in the log: an engine that repeats places could make the thread read
+/// without end.
 fn forward(cursor: Cursor, next: Cursor) -> Result<Cursor, Fault> {
     let backward = || {
         Fault(format!(
@@ -199,7 +199,8 @@ impl Thread {
             match ended {
                 Ended::Stop => return,
                 Ended::Unwanted => {}
-                // It waits while one of an earlier reading lies there, which nobody misses.
+                // If a fault of an earlier reading is still queued, this one is dropped: nobody
+                // misses it.
                 Ended::Fault(fault) => {
                     if self.told.send((number, fault)).is_err() {
                         return;
@@ -222,7 +223,7 @@ impl Thread {
         let mut is_end_told = false;
         let mut has_caught_up = false;
         loop {
-            // The end is told at once; only behind it there is something to wait for.
+            // The end is reported at once; only after that a read waits for entries.
             let wait = if is_end_told { WAIT } else { Duration::ZERO };
             let begun_ns = self.shared.now_ns();
             let most = if has_caught_up { MOST_READ } else { AT_FIRST };
@@ -249,7 +250,7 @@ impl Thread {
                 self.say(Said::AtEnd { reading: number })?;
             }
             if has_caught_up {
-                // An engine that says at once that there is nothing is asked no more often.
+                // Also for an engine that answers at once that there is nothing.
                 let parts = u32::try_from(count.div_ceil(IN_A_PAUSE)).unwrap_or(u32::MAX);
                 let parts = if wait.is_zero() { parts } else { parts.max(1) };
                 let took = Duration::from_nanos(self.shared.now_ns().saturating_sub(begun_ns));
@@ -258,8 +259,8 @@ impl Thread {
         }
     }
 
-    /// Reads the snapshot, and up to where it holds the log. Where another takes its place
-    /// meanwhile that one is read, too; without one the log has the rest.
+    /// Reads the snapshot, and returns the place up to which it covers the log. If it is replaced
+    /// meanwhile, the new one is read as well. Without a snapshot the log has everything.
     fn read_snapshot(&self, number: u64, link: &mut Link) -> Result<Option<Cursor>, Ended> {
         let mut before = None;
         loop {
@@ -277,7 +278,7 @@ impl Thread {
         }
     }
 
-    /// False where it has gone meanwhile.
+    /// Reads the chunks of a snapshot. False if it is gone meanwhile.
     fn read_chunks(&self, number: u64, at: SnapshotAt, link: &mut Link) -> Result<bool, Ended> {
         let mut place = 0;
         while place < at.count {
@@ -308,7 +309,7 @@ impl Thread {
         event::read(&self.shared.key.open(kind, origin, number, sealed)?)
     }
 
-    /// Waits while the loop has much to do.
+    /// Sends to the loop; waits if the channel is full.
     fn say(&self, said: Said) -> Result<(), Ended> {
         self.shared.said.send(said).map_err(|_| Ended::Stop)
     }

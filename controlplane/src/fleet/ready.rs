@@ -1,5 +1,5 @@
-//! What a fleet needs before it begins: its key, password and certificates, read from their files.
-//! A fault in one of them stops a start (FLEET-3); nothing is asked of the engine.
+//! Reads what a fleet needs before it starts: key, password and certificates, from their files. A
+//! fault in one of them stops a start (FLEET-3). The engine is not asked.
 
 use std::path::Path;
 use std::time::Duration;
@@ -19,7 +19,7 @@ const MAX_CERTIFICATES: u64 = 1 << 20;
 /// The longest name of an instance.
 const MAX_NAME: usize = 64;
 
-/// Everything that was read.
+/// The settings and files of a fleet, read and checked.
 #[derive(Clone)]
 pub struct Ready {
     pub(super) access: Access,
@@ -27,11 +27,11 @@ pub struct Ready {
     pub(super) fleet: String,
     pub(super) instance: String,
     pub(super) sharing: FleetSettings,
-    /// What fleet.json held, once that was read.
+    /// The content of fleet.json, once it was read.
     pub(super) found: Option<Found>,
 }
 
-/// Without the password.
+/// Leaves the password out.
 impl std::fmt::Debug for Ready {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (fleet, instance) = (&self.fleet, &self.instance);
@@ -40,7 +40,7 @@ impl std::fmt::Debug for Ready {
 }
 
 impl Ready {
-    /// Reads the files. None where there is no fleet.
+    /// Reads the files. None if there is no fleet.
     ///
     /// # Errors
     /// One sentence an operator can act on.
@@ -85,7 +85,7 @@ impl Ready {
         }))
     }
 
-    /// Reads fleet.json. One that cannot be used is told, and is as none.
+    /// Reads fleet.json. An unusable file is logged, and counts as missing.
     pub(crate) fn read_kept(&mut self, dir: &Path) {
         self.found = kept::read(dir, &self.fleet).unwrap_or_else(|why| {
             tracing::error!(
@@ -101,19 +101,19 @@ impl Ready {
         &self.fleet
     }
 
-    /// Whether who was begun with this needs no other beginning.
+    /// Whether a fleet started with `self` needs no restart for `other`.
     pub(super) fn is_like(&self, other: &Self) -> bool {
         self.access == other.access && self.key == other.key && self.sharing == other.sharing
     }
 
-    /// Whether both count in the same sums.
+    /// Whether both use the same sums of counts.
     pub(super) fn counts_with(&self, other: &Self) -> bool {
         self.access.place == other.access.place && self.key == other.key
     }
 }
 
 impl Ready {
-    /// What an operator should know of the engine, where it answers; why it does not.
+    /// Warnings about the engine if it answers, or why it does not answer.
     pub fn warnings(&self) -> Vec<String> {
         let asked = Link::open(&self.access, Duration::ZERO).and_then(|mut link| link.policy());
         match asked {
@@ -137,7 +137,7 @@ fn password(path: &Path) -> Result<String, String> {
     Ok(password.to_owned())
 }
 
-/// The host name as the name of an instance.
+/// The host name, as the name of an instance.
 fn host_name() -> String {
     let system = rustix::system::uname();
     let name = system.nodename().to_string_lossy().to_ascii_lowercase();

@@ -1,22 +1,22 @@
-//! Alerts of what comes from the engine and is refused (FLEET-24, FLEET-25): an instance with
-//! another key says something each second, and is one trouble.
+//! Alerts about rejected data from the engine (FLEET-24, FLEET-25): an instance with another key
+//! sends something each second, and should raise one alert only.
 
 use super::event::Rejected;
 use super::facts::Told;
 
-/// Between two alerts of one reason.
+/// The pause between two alerts for one reason.
 const PAUSE_NS: u64 = 3_600_000_000_000;
 
-/// What was refused, by [`Rejected::ALL`].
+/// Rejections by [`Rejected::ALL`].
 type Counts = [u64; Rejected::ALL.len()];
 
-/// How much of each reason was told, and when last, on the monotonic clock.
+/// For each reason: the count at the last alert, and its time on the monotonic clock.
 #[derive(Default)]
 pub(super) struct Refused([(u64, Option<u64>); Rejected::ALL.len()]);
 
 impl Refused {
-    /// So much was refused in all. Tells what came since the last alert, where that has a reason
-    /// that was not told for a while.
+    /// Takes the total counts. Returns an alert about the rejections since the last one, if one of
+    /// their reasons had no alert for a while.
     pub(super) fn tell(&mut self, counts: Counts, now_ns: u64) -> Option<Told> {
         let is_due = |told_ns: u64| now_ns.saturating_sub(told_ns) >= PAUSE_NS;
         let mut told = self.0.iter().zip(counts);

@@ -1,9 +1,9 @@
-//! The bans and lifts of a fleet as one instance knows them: what the ledger is to hold follows
-//! from it, and it follows what is done to the ledger here.
+//! The bans and lifts of a fleet as one instance knows them. The ledger's content is derived from
+//! it, and it follows the ledger's own changes.
 //!
-//! [`Replica::join`] takes in what others say and tells what the ledger is to do;
-//! [`Replica::follow`] takes in what the ledger did. Whatever order events come in, and however
-//! often, replicas that know the same events are alike (FLEET-16). Time is an argument.
+//! [`Replica::join`] takes events of others and returns orders to the ledger; [`Replica::follow`]
+//! takes the ledger's changes. Replicas that know the same events are equal, in whatever order and
+//! however often the events came (FLEET-16). Time is an argument.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,25 +27,25 @@ use crate::bans::ledger::changes::{Happened, LedgerChange};
 
 mod listing;
 
-/// Everything the fleet has, as far as it is known here.
+/// The known state of the fleet.
 #[derive(Clone, Debug)]
 pub struct Replica {
     clock: StampClock,
     entries: BTreeMap<EntryId, Entry>,
     lifts: BTreeMap<Stamp, LiftRecord>,
     lists: Lists,
-    /// What the ledger holds, and of which entry it is.
+    /// The ledger's bans, each with its entry.
     shown: BTreeMap<BanKey, (EntryId, Arc<Ban>)>,
-    /// A number for that.
+    /// The digest of these bans.
     digest: Digest,
-    /// How many entries were taken out.
+    /// The number of removed entries.
     gone: usize,
-    /// Changes of what the file of the bans does not say.
+    /// The number of changes of what bans.json does not hold.
     kept_changes: u64,
 }
 
 impl Replica {
-    /// One that knows nothing.
+    /// An empty replica.
     pub fn new(origin: Origin) -> Self {
         Self {
             clock: StampClock::new(origin),
@@ -59,8 +59,8 @@ impl Replica {
         }
     }
 
-    /// What an instance knew that has ended: all that it kept, and the bans of its file. The bans
-    /// that the file lacks are there, too.
+    /// The replica of an instance that has ended, from what it kept and from the bans of its file.
+    /// It also has the kept bans that the file lacks.
     pub fn restored(origin: Origin, kept: Kept, bans: &[Arc<Ban>]) -> Self {
         let mut replica = Self::new(origin);
         for event in kept.events {
@@ -98,7 +98,7 @@ impl Replica {
         replica
     }
 
-    /// What is to be kept, beyond the file of the bans.
+    /// What to keep beyond bans.json.
     pub fn kept(&self) -> Kept {
         let entries = self.entries.values();
         let (more, plain): (Vec<&Entry>, Vec<&Entry>) = entries.partition(|entry| entry.has_more());
@@ -116,28 +116,28 @@ impl Replica {
         }
     }
 
-    /// How often that has changed.
+    /// The number of changes of it.
     pub fn kept_changes(&self) -> u64 {
         self.kept_changes
     }
 
-    /// The file holds more than this knows, and that has changed.
+    /// Counts a change of fleet.json's other content.
     pub fn note_change(&mut self) {
         self.kept_changes += 1;
     }
 
-    /// What the ledger is to hold under this key.
+    /// The ban that the ledger must hold under this key.
     pub fn held(&self, key: BanKey) -> Option<&Arc<Ban>> {
         self.shown.get(&key).map(|(_, ban)| ban)
     }
 
-    /// Every ban that the ledger is to hold.
+    /// Every ban that the ledger must hold.
     pub fn bans(&self) -> impl Iterator<Item = (&BanKey, &Arc<Ban>)> {
         self.shown.iter().map(|(key, (_, ban))| (key, ban))
     }
 
-    /// The same after a restart: another boot makes its changes, and its stamps are later than all
-    /// that are known.
+    /// The replica after a restart, with the origin of the new boot. Its stamps will be later than
+    /// all known ones.
     #[must_use]
     pub fn restarted(&self, origin: Origin) -> Self {
         let mut replica = self.clone();
@@ -145,12 +145,12 @@ impl Replica {
         replica
     }
 
-    /// Who makes its changes.
+    /// The origin of its own changes.
     pub fn origin(&self) -> &Origin {
         self.clock.origin()
     }
 
-    /// Everything it knows, by name.
+    /// The keys of all known events.
     pub fn items(&self) -> impl Iterator<Item = Item> + '_ {
         let entries = self.entries.keys().copied().map(Item::Entry);
         let lists = self.lists.records().map(|record| Item::List(record.key));
@@ -162,7 +162,7 @@ impl Replica {
         self.clock.last()
     }
 
-    /// What has a later stamp than this.
+    /// The items with a later stamp than this.
     pub fn later_than(&self, last: (u64, u16)) -> Vec<Item> {
         let is_later = |item: &Item| {
             let event = self.event(item);
@@ -171,7 +171,7 @@ impl Replica {
         self.items().filter(is_later).collect()
     }
 
-    /// How many entries, lifts and lists it knows.
+    /// The number of known entries, lifts and list records.
     pub fn len(&self) -> usize {
         self.entries.len() + self.lifts.len() + self.lists.len()
     }
@@ -181,7 +181,7 @@ impl Replica {
         self.len() == 0
     }
 
-    /// What is known of this item now.
+    /// The current event of this item.
     pub fn event(&self, item: &Item) -> Option<Event> {
         match item {
             Item::Entry(id) => {
@@ -194,21 +194,21 @@ impl Replica {
         }
     }
 
-    /// A number that is the same at all instances that know the same (FLEET-16): of bans that are
-    /// not over at this moment, and lists.
+    /// The digest of unexpired bans and of lists: the same at all instances that hold the same
+    /// (FLEET-16).
     pub fn digest(&self, now_ms: u64) -> u64 {
         let lists = self.lists.digest(now_ms);
         self.digest.at(now_ms).wrapping_add(lists)
     }
 
-    /// Every entry, as it is held.
+    /// Every entry.
     #[cfg(test)]
     pub(crate) fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.entries.values()
     }
 
-    /// Takes in what another instance says. Tells what the ledger is to do, and whether this
-    /// instance now knows just what was said, and no more.
+    /// Joins an event of another instance. Returns the effects for the ledger, and whether the
+    /// state of this item is now exactly that of the event.
     ///
     /// # Errors
     /// [`Rejected::Clock`]
@@ -268,16 +268,16 @@ impl Replica {
             .collect()
     }
 
-    /// Two lifts of one stamp: somebody lies. The same one stays everywhere, and what follows from
-    /// it is worked out anew.
+    /// Handles two different lifts of one stamp, which only a dishonest instance can make. All
+    /// instances keep the same one, and recompute its effects.
     fn replace_lift(&mut self, record: LiftRecord) -> Vec<Effect> {
         self.kept_changes += 1;
         self.lifts.insert(record.stamp.clone(), record);
         self.lift_anew(|_| true)
     }
 
-    /// Works out which lift holds of these entries, by those that are known now. Tells what the
-    /// ledger is to do.
+    /// Recomputes the lifts of these entries from the known records. Returns the effects for the
+    /// ledger.
     fn lift_anew(&mut self, which: impl Fn(&Entry) -> bool) -> Vec<Effect> {
         let mut netblocks: Vec<Netblock> = Vec::new();
         for (id, entry) in self.entries.iter_mut().filter(|(_, entry)| which(entry)) {
@@ -291,7 +291,7 @@ impl Replica {
             .collect()
     }
 
-    /// Somebody lifts here, at this moment: every ban that is meant, and those that arrive later
+    /// Lifts at this instance: every ban of the subject, and covered ones that arrive later
     /// (FLEET-13).
     pub fn lift(&mut self, subject: Subject, now_ms: u64) -> Outcome {
         let stamp = self.clock.next(now_ms);
@@ -303,7 +303,8 @@ impl Replica {
         }
     }
 
-    /// The ledger has changed. What follows from what [`Replica::join`] told it is nothing new.
+    /// Follows a change of the ledger. Changes that come from [`Replica::join`]'s own effects are
+    /// not new.
     pub fn follow(&mut self, change: &LedgerChange, now_ms: u64) -> Outcome {
         let shown = self.shown.get(&change.key).cloned();
         let (id, is_new) = match (&change.ban, shown) {
@@ -346,7 +347,7 @@ impl Replica {
         }
     }
 
-    /// What the ledger is to do, where it holds this of its own accord.
+    /// The effects if the ledger holds this by its own change.
     fn show_beside(&mut self, key: BanKey, held: Option<&Arc<Ban>>) -> Vec<Effect> {
         let mut effects = self.show(key.netblock);
         effects.retain(|effect| effect.key != key);
@@ -358,8 +359,8 @@ impl Replica {
         effects
     }
 
-    /// What a file held before there was a fleet: as [`Replica::follow`] of a ban that was made
-    /// when it says.
+    /// Takes a ban that the file held before there was a fleet: as [`Replica::follow`] of a ban
+    /// that was made at its start.
     pub fn found(&mut self, ban: &Arc<Ban>) -> Vec<Effect> {
         let key = BanKey::of(ban);
         if self.shown.contains_key(&key) {
@@ -373,7 +374,7 @@ impl Replica {
         let id = self.free_id(key, ban);
         let by = ban.origin().instance.map(|instance| instance.name().into());
         let entry = Entry::new(id, made, ban, by);
-        // A twin that this instance has heard of, or the first.
+        // A known twin, or the first one.
         self.entries
             .entry(id)
             .or_insert_with(|| entry.clone())
@@ -384,7 +385,7 @@ impl Replica {
         id
     }
 
-    /// The name of a ban that was just made: that of its twin, if one lasts.
+    /// The key of a new ban: that of its twin, if one is still active.
     fn free_id(&self, key: BanKey, ban: &Ban) -> EntryId {
         let start = key.ban_started;
         let at = |place| EntryId {
@@ -406,7 +407,7 @@ impl Replica {
             .unwrap_or_else(|| at(MAX_PLACE))
     }
 
-    /// The ledger has no place for this ban: it is as if it had never been heard of (BAN-5).
+    /// Removes a ban without a trace, because the ledger has no room for it (BAN-5).
     pub fn dropped(&mut self, key: BanKey) {
         if let Some((id, _)) = self.shown.get(&key) {
             self.drop_entry(key, *id);
@@ -419,7 +420,7 @@ impl Replica {
         self.digest.remove(key);
     }
 
-    /// Works out what the ledger is to hold of this netblock, and tells what is new in it.
+    /// Recomputes the ledger's bans of this netblock, and returns the differences.
     fn show(&mut self, netblock: Netblock) -> Vec<Effect> {
         let id = |which| EntryId { netblock, which };
         let (first, last) = BanOrigin::RANGE;
@@ -454,8 +455,7 @@ impl Replica {
         effects
     }
 
-    /// Forgets lifts, and what was taken out, after [`KEPT_MS`], and the oldest beyond
-    /// [`MAX_KEPT`].
+    /// Removes records of lifts and removals after [`KEPT_MS`], and the oldest beyond [`MAX_KEPT`].
     pub fn forget_old(&mut self, now_ms: u64) {
         self.digest.forget_past(now_ms);
         self.kept_changes += u64::from(self.lists.forget_old(now_ms));

@@ -1,10 +1,11 @@
-//! The settings that should be the same in a whole fleet (FLEET-21), as they are compared.
+//! The settings that should be the same in a whole fleet (FLEET-21), in the form in which they are
+//! compared.
 
 use std::collections::BTreeMap;
 
 use weir_shared::settings::Listed;
 
-/// Their names begin so.
+/// The prefixes of their names.
 const SAME: [&str; 13] = [
     "WAF_MODE",
     "WAF_RATE_LIMIT",
@@ -20,14 +21,14 @@ const SAME: [&str; 13] = [
     "WAF_UNKNOWN_LIMIT",
     "WAF_FLEET_SHARE",
 ];
-/// The longest value that is told whole.
+/// The longest value that is sent whole.
 const MAX_VALUE: usize = 200;
 
-/// Those settings, by name. Of a long value there is the beginning, and a number for the whole.
+/// These settings by name. A long value is replaced by its beginning and a hash of the whole.
 pub(super) fn same_everywhere(listing: &[Listed]) -> BTreeMap<String, String> {
     let is_same = |listed: &&Listed| SAME.iter().any(|name| listed.name.starts_with(name));
     let told = listing.iter().filter(is_same).map(|listed| {
-        // Without a value it is as if it were set to nothing, and differs from one that is set.
+        // An unset setting counts as empty, and differs from one that is set.
         let value = listed.value.as_deref().unwrap_or_default();
         if value.chars().count() <= MAX_VALUE {
             return (listed.name.clone(), value.to_owned());

@@ -1,10 +1,9 @@
-//! Everything that lies in the engine is sealed with the fleet key (FLEET-25): who owns the engine
-//! reads no event, and makes, changes and moves none.
+//! All data in the engine is sealed with the fleet key (FLEET-25): the engine's owner can neither
+//! read events nor forge, change or move them.
 //!
-//! Each text has a key of its own, by HKDF-SHA256 from the fleet key, a salt of 128 bits that is
-//! drawn anew, and what the text is: its fleet, kind, origin and number. A number alone would not
-//! do as the nonce: after a failover that lost writes the same number is sealed again, with other
-//! events.
+//! Each text has a key of its own, by HKDF-SHA256 from the fleet key, a random salt of 128 bits,
+//! and the identity of the text: its fleet, kind, origin and number. The number alone must not be
+//! the nonce: after a failover that lost writes, the same number is sealed again with other events.
 
 use std::fs::File;
 use std::io;
@@ -29,28 +28,28 @@ pub const OVERHEAD: usize = 1 + SALT + TAG;
 
 /// The longest key file, in bytes.
 const MAX_FILE: u64 = 4096;
-/// How many characters a key has.
+/// The allowed length of a key, in characters.
 const KEY_LENGTH: std::ops::RangeInclusive<usize> = 32..=1024;
-/// Who may read the key file: its owner and its group.
+/// The widest mode of the key file: its owner and its group may read it.
 const WIDEST_MODE: u32 = 0o640;
 
-/// A number that nobody can guess.
+/// A random number that cannot be guessed.
 pub(super) fn random() -> Option<u128> {
     let mut bytes = [0; 16];
     SystemRandom::new().fill(&mut bytes).ok()?;
     Some(u128::from_le_bytes(bytes))
 }
 
-/// What a sealed text is.
+/// The kind of a sealed text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// A batch of the log.
     Log,
     /// A chunk of the snapshot.
     Snapshot,
-    /// What an instance says of itself.
+    /// A beat of an instance.
     Beat,
-    /// Until when an alert is told.
+    /// A claim of an alert.
     Claim,
 }
 
@@ -130,7 +129,7 @@ impl FleetKey {
         })
     }
 
-    /// Seals a text. None where the system has no random numbers.
+    /// Seals a text. None if the system has no random numbers.
     pub fn seal(&self, kind: Kind, origin: &str, number: u64, text: &[u8]) -> Option<Vec<u8>> {
         let mut salt = [0; SALT];
         self.random.fill(&mut salt).ok()?;
@@ -145,7 +144,7 @@ impl FleetKey {
         Some(head.chain(sealed).collect())
     }
 
-    /// Opens a text that was sealed as this.
+    /// Opens a text that was sealed with this kind, origin and number.
     ///
     /// # Errors
     /// [`Rejected::Seal`]
@@ -178,8 +177,9 @@ impl FleetKey {
         opened().ok_or(Rejected::Seal)
     }
 
-    /// The name of a count in the engine, which tells nobody whose it is: 96 bits of an HMAC. Of a
-    /// key that is being changed for another each half of the fleet has names of its own.
+    /// The name of a count in the engine: 96 bits of an HMAC, which reveals nothing about the
+    /// client. While the key is being changed, instances with different first keys use different
+    /// names.
     pub fn name(&self, what: &str) -> [u8; 12] {
         let key = self.keys.first().map_or(&[][..], Vec::as_slice);
         let key = hmac::Key::new(hmac::HMAC_SHA256, key);
@@ -192,7 +192,7 @@ impl FleetKey {
         name
     }
 
-    /// Numbers for the values of fields, by which a limit counts: 64 bits of an HMAC.
+    /// Hashes of the field values by which a limit counts: 64 bits of an HMAC.
     pub fn values(&self) -> ValueHash {
         let key = self.keys.first().map_or(&[][..], Vec::as_slice);
         let key = hmac::Key::new(hmac::HMAC_SHA256, key);
@@ -207,7 +207,7 @@ impl FleetKey {
         })
     }
 
-    /// What a text is: no part of it can be taken for another.
+    /// The identity of a text, encoded without ambiguity.
     fn said(&self, kind: Kind, origin: &str, number: u64) -> Vec<u8> {
         format!(
             "weir fleet {FORM}\n{}\n{}\n{origin}\n{number}",

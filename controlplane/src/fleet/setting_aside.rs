@@ -1,4 +1,4 @@
-//! What is put aside is in a file first, and only then taken out (FLEET-17).
+//! Puts bans aside: writes them to a file first, and removes them only then (FLEET-17).
 
 use std::thread;
 
@@ -10,12 +10,11 @@ use super::facts::Told;
 use super::part::Fleet;
 use super::replica::Effect;
 
-/// Between two tries.
+/// The pause between two tries.
 const AGAIN_NS: u64 = 5_000_000_000;
 
 impl Fleet {
-    /// Has written what is to be put aside, and only then takes it out. Tells what the ledger is to
-    /// do.
+    /// Has the file written, and then removes the bans. Returns the effects for the ledger.
     pub(super) fn put_aside(&mut self, now: Now) -> Vec<Effect> {
         if self.aside.is_writing {
             return self.aside_written(now);
@@ -64,7 +63,7 @@ impl Fleet {
         self.core.put_aside()
     }
 
-    /// What is to be told of it.
+    /// The alert about it.
     pub(super) fn told_aside(&mut self) -> Option<Told> {
         self.aside.told.take()
     }

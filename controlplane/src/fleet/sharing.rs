@@ -11,16 +11,16 @@ use weir_shared::settings::Listed;
 use super::counting::{CountFacts, CountOrder};
 use super::facts::Told;
 
-/// What the loop knows of the counts.
+/// The loop's state of the counts.
 pub(super) struct Sharing {
     pub(super) orders: Sender<CountOrder>,
     pub(super) facts: Arc<CountFacts>,
     pub(super) counts: Arc<dyn FleetCounts>,
-    /// Whether what others count holds.
+    /// Whether the counts of others are used.
     pub(super) heeds: bool,
 }
 
-/// Its thread learns nothing any more, and ends.
+/// Ends the thread.
 impl Drop for Sharing {
     fn drop(&mut self) {
         self.facts.is_over.store(true, Ordering::Relaxed);
@@ -28,24 +28,24 @@ impl Drop for Sharing {
 }
 
 impl Sharing {
-    /// The settings that hold from now on: those of an instance that observes are counted apart.
+    /// Applies these settings: instances in observe mode are counted apart.
     pub(super) fn take_settings(&self, listing: &[Listed]) {
         let mode = listing.iter().find(|listed| listed.name == "WAF_MODE");
         let observes = mode.is_some_and(|mode| mode.value.as_deref() == Some("observe"));
         self.facts.observes.store(observes, Ordering::Relaxed);
     }
 
-    /// So many instances live, this one included.
+    /// Sets the number of live instances, this one included.
     pub(super) fn note_instances(&self, instances: u64) {
         self.facts.instances.store(instances, Ordering::Relaxed);
     }
 
-    /// How far the clock is ahead of the engine's.
+    /// Sets how far this clock is ahead of the engine's.
     pub(super) fn note_clock(&self, clock_ms: i64) {
         self.facts.clock_ms.store(clock_ms, Ordering::Relaxed);
     }
 
-    /// What others count holds, or does not any more (FLEET-27). Tells of a change.
+    /// Sets whether the counts of others are used (FLEET-27). Returns an alert about a change.
     pub(super) fn heed(&mut self, heeds: bool) -> Option<Told> {
         if std::mem::replace(&mut self.heeds, heeds) == heeds {
             return None;
@@ -63,7 +63,7 @@ impl Sharing {
         })
     }
 
-    /// As an operator is told.
+    /// The counts in the form of the API.
     pub(super) fn told(&self) -> Counts {
         let number = |number: &AtomicU64| number.load(Ordering::Relaxed);
         let facts = &*self.facts;
@@ -75,18 +75,18 @@ impl Sharing {
         }
     }
 
-    /// Everything is sent, and then nothing more.
+    /// Has all counts sent, and none after that.
     pub(super) fn rest(&self) {
-        // Full: it was ordered already.
+        // If the queue is full, rest was ordered already.
         let _ = self.orders.try_send(CountOrder::Rest);
     }
 
-    /// Whether nothing is sent any more.
+    /// Whether all counts are sent.
     pub(super) fn rests(&self) -> bool {
         self.facts.rests.load(Ordering::Acquire)
     }
 
-    /// Counts are sent again.
+    /// Resumes sending counts.
     pub(super) fn work(&self) {
         let _ = self.orders.try_send(CountOrder::Work);
     }

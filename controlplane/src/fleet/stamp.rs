@@ -1,8 +1,8 @@
-//! Stamps: which of two changes is the later one, whatever the clocks of the instances say
-//! (FLEET-16).
+//! Stamps: they decide which of two changes is the later one, whatever the clocks of the instances
+//! say (FLEET-16).
 //!
-//! A stamp is a moment of a hybrid logical clock and the origin that made it. It never goes back,
-//! and a stamp that an instance makes is later than every stamp it has seen.
+//! A stamp is a time of a hybrid logical clock and the origin that made it. The clock never goes
+//! back, and a stamp that an instance makes is later than every stamp it has seen.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,7 +12,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use weir_shared::ban_origin::is_instance_name;
 
-/// How far ahead of the own clock a stamp from elsewhere may lie.
+/// How far a stamp of another instance may be ahead of this clock.
 pub const MAX_AHEAD_MS: u64 = 60_000;
 /// The last millisecond that a stamp can hold.
 const LAST_MS: u64 = (1 << 48) - 1;
@@ -24,8 +24,8 @@ const NONCE: usize = 32;
 pub struct Origin(Arc<str>);
 
 impl Origin {
-    /// The origin of an instance of this name, of the boot with this nonce. None where the name is
-    /// none that an instance can have.
+    /// The origin of the boot with this nonce of the instance with this name. None if the name is
+    /// not allowed.
     pub fn new(name: &str, nonce: u128) -> Option<Self> {
         is_instance_name(name).then(|| Self(format!("{name}@{nonce:032x}").into()))
     }
@@ -35,7 +35,7 @@ impl Origin {
         self.0.split_once('@').map_or("", |(name, _)| name)
     }
 
-    /// The name and the nonce, as they are written.
+    /// `NAME@NONCE`.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -79,12 +79,12 @@ impl<'de> Deserialize<'de> for Origin {
 pub struct Stamp {
     ms: u64,
     count: u16,
-    /// None for what an entry of a file says by itself: the same at every instance.
+    /// None for a stamp made from the time in a file: it is the same at every instance.
     origin: Option<Origin>,
 }
 
 impl Stamp {
-    /// The stamp of what was written at this moment, by whom nobody knows.
+    /// The stamp of a change at this time by an unknown origin.
     pub fn of_time(ms: u64) -> Self {
         Self {
             ms: ms.min(LAST_MS),
@@ -93,12 +93,12 @@ impl Stamp {
         }
     }
 
-    /// Its moment.
+    /// Its time in milliseconds.
     pub fn ms(&self) -> u64 {
         self.ms
     }
 
-    /// Its moment, and which one of that.
+    /// Its time, and its number within the millisecond.
     pub fn time(&self) -> (u64, u16) {
         (self.ms, self.count)
     }
@@ -150,12 +150,12 @@ impl StampClock {
         }
     }
 
-    /// The last that was made or seen: its moment, and which one of that.
+    /// The last stamp made or seen: its time, and its number within the millisecond.
     pub fn last(&self) -> (u64, u16) {
         self.last
     }
 
-    /// Who makes them.
+    /// The origin of its stamps.
     pub fn origin(&self) -> &Origin {
         &self.origin
     }
@@ -178,9 +178,9 @@ impl StampClock {
         }
     }
 
-    /// The stamp of what began at this moment: what its time says by itself, where that is later
-    /// than all that were made or seen, and not ahead. So an instance that starts again needs to
-    /// know no more than the file of its bans.
+    /// The stamp of a ban that started at `ms`: the one that follows from its time alone, if that
+    /// is later than all stamps made or seen, and not in the future. So a restarted instance needs
+    /// only the file of its bans.
     pub fn at(&mut self, ms: u64, now_ms: u64) -> Stamp {
         if (ms, 0) > self.last && ms <= now_ms.min(LAST_MS) {
             self.last = (ms, 0);
@@ -189,7 +189,7 @@ impl StampClock {
         self.next(now_ms)
     }
 
-    /// Takes note of a stamp from elsewhere. False where it lies too far ahead to be believed.
+    /// Notes a stamp of another instance. False if it is too far ahead to be accepted.
     pub fn see(&mut self, stamp: &Stamp, now_ms: u64) -> bool {
         if stamp.ms > now_ms.saturating_add(MAX_AHEAD_MS) {
             return false;

@@ -1,17 +1,16 @@
-//! How it stands with the engine: whether it answers and does its work, and since when it does not
-//! (FLEET-2).
+//! The state of the engine: whether it answers and works, and since when it does not (FLEET-2).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use weir_shared::clock::Now;
 
-/// Whoever was not answered, or was refused, for so long is alone.
+/// After so long without an answer, or with refusals, the instance is alone.
 const ALONE_NS: u64 = 3_000_000_000;
-/// And for so long: an alert.
+/// After so long alone, an alert is raised.
 const ALERT_NS: u64 = 30_000_000_000;
-/// An engine that has done its work for less is no other than before: it says hello, does some of
-/// it, and fails again.
+/// An engine that works for less than this has not recovered: it may answer hello, do some work,
+/// and fail again.
 const LASTED_NS: u64 = 2_000_000_000;
 
 /// Since when the engine does not do its work, and why.
@@ -20,11 +19,11 @@ struct Trouble {
     why: String,
 }
 
-/// What an engine does. One that says hello may refuse any of it: it is full, or its rules are
-/// too narrow.
+/// A kind of work of the engine. An engine that answers hello may refuse any of these: it is full,
+/// or its ACL is too narrow.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Work {
-    /// It gives the log.
+    /// It returns the log.
     Read,
     /// It takes batches.
     Append,
@@ -32,23 +31,23 @@ pub(super) enum Work {
     Beat,
 }
 
-/// How it stands.
+/// The state of the engine.
 pub(super) struct Standing {
     is_open: bool,
-    /// What it has done over the link that is open.
+    /// The kinds of work done over the open link.
     done: [bool; 3],
-    /// None while it does all of its work.
+    /// None while the engine does all of its work.
     trouble: Option<Trouble>,
-    /// The trouble that has ended, and when; it goes on where the engine fails again at once.
+    /// The last trouble, and when it ended; it continues if the engine fails again at once.
     ended: Option<(Trouble, u64)>,
-    /// When the engine has answered last, on the monotonic clock; the thread of the link says so.
+    /// When the engine last answered, on the monotonic clock; set by the thread of the link.
     contact_ns: Arc<AtomicU64>,
     alone_told: bool,
     alert_raised: bool,
 }
 
 impl Standing {
-    /// Nothing was asked yet.
+    /// The state before any question.
     pub(super) fn new(contact_ns: Arc<AtomicU64>, now: Now) -> Self {
         Self {
             is_open: false,
@@ -69,13 +68,13 @@ impl Standing {
         self.is_open
     }
 
-    /// The engine has answered over a new link. What it does of its work is not known yet.
+    /// Notes that a new link is open. Which work the engine does is not known yet.
     pub(super) fn open(&mut self) {
         self.is_open = true;
         self.done = [false; 3];
     }
 
-    /// It has done this over the link that is open. Returns whether that ends a trouble.
+    /// Notes work done over the open link. Returns whether that ends a trouble.
     pub(super) fn has_done(&mut self, work: Work, now: Now) -> bool {
         for (done, of) in self
             .done
@@ -94,12 +93,12 @@ impl Standing {
         true
     }
 
-    /// Whether the engine does its work.
+    /// Whether the engine does all of its work.
     pub(super) fn works(&self) -> bool {
         self.is_open && self.trouble.is_none()
     }
 
-    /// The link has ended, or could not be opened.
+    /// Notes that the link has ended, or could not be opened.
     pub(super) fn close(&mut self, why: String, now: Now) {
         self.is_open = false;
         self.note_lasted(now);
@@ -112,7 +111,7 @@ impl Standing {
         self.trouble = Some(Trouble { since_ns, why });
     }
 
-    /// Logs that the engine does its work again, once that has lasted.
+    /// Logs that the engine works again, once that has lasted.
     fn note_lasted(&mut self, now: Now) {
         let has_lasted = |ended_ns: &u64| now.mono_ns.saturating_sub(*ended_ns) >= LASTED_NS;
         let Some((trouble, ended_ns)) = self.ended.take_if(|(_, ended_ns)| has_lasted(ended_ns))
@@ -131,7 +130,7 @@ impl Standing {
         self.contact_ns.load(Ordering::Relaxed)
     }
 
-    /// How long no engine has done its work, where that is a while, and why.
+    /// How long no engine has worked, if that is a while, and why.
     pub(super) fn alone(&self, now: Now) -> Option<(u64, &str)> {
         let (since_ns, why) = match &self.trouble {
             Some(trouble) => (trouble.since_ns, trouble.why.as_str()),
@@ -141,8 +140,8 @@ impl Standing {
         (alone_ns >= ALONE_NS).then_some((alone_ns, why))
     }
 
-    /// Logs once that the instance is alone, and once that it is not any more. Returns what is to
-    /// be an alert, once.
+    /// Logs once that the instance is alone, and once that it no longer is. Returns the sentence of
+    /// an alert, once.
     pub(super) fn tell(&mut self, engine: &str, now: Now) -> Option<String> {
         self.note_lasted(now);
         let (alone_ns, why) = self.alone(now)?;

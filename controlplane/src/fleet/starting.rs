@@ -1,5 +1,5 @@
-//! How an instance begins: what fleet.json says that it knew, joined with the bans that its own
-//! files hold. The engine is not waited for (FLEET-3).
+//! Starts an instance: joins the state of fleet.json with the bans of its own files. Does not wait
+//! for the engine (FLEET-3).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -41,40 +41,40 @@ use crate::bans::document::BanKey;
 use crate::bans::ledger::changes::{Happened, LedgerChange};
 use crate::rules::SharedLists;
 
-/// What the thread may have said that was not heard.
+/// Messages of the threads that may wait for the loop.
 const INBOX: usize = 16;
-/// Orders that may wait: of each kind one is under way at most, and a few batches.
+/// Orders that may wait: at most one of each kind, and a few batches.
 const ORDERS: usize = 16 + MOST_UNDER_WAY;
 
-/// What the bans are at the beginning.
+/// The bans and lists at the start.
 pub(crate) struct AtStart<'a> {
     pub(crate) bans: &'a [Arc<Ban>],
-    /// What they were before anything of them was edited.
+    /// The bans before any edit of them.
     pub(crate) before: &'a [Arc<Ban>],
-    /// What was edited while no service ran, or while it was in no fleet.
+    /// Bans that were edited while no service ran, or while it was in no fleet.
     pub(crate) edited: &'a [BanKey],
-    /// What was taken out while no service ran.
+    /// Bans that were removed meanwhile.
     pub(crate) removed: &'a [BanKey],
-    /// lists.json, and a number for rules.json.
+    /// lists.json, and a digest of rules.json.
     pub(crate) lists: (Arc<SharedLists>, u64),
-    /// What the data plane counts; none where nothing can be shared.
+    /// The data plane's counts; none if they cannot be shared.
     pub(crate) counts: Option<&'a CountsOf>,
-    /// Of weir.
+    /// The version of weir.
     pub(crate) version: &'static str,
     pub(crate) clock: &'a Clock,
 }
 
-/// What goes on where an instance begins anew.
+/// The parts that continue when an instance starts again.
 pub(super) struct GoesOn {
     pub(super) kept: Keeper,
     pub(super) waits: Waits,
     pub(super) aside: Aside,
-    /// Changes that fleet.json is to hold.
+    /// The number of the last change that fleet.json must hold.
     pub(super) changes: u64,
 }
 
 impl Fleet {
-    /// Begins. Tells what the ledger is to do.
+    /// Starts the instance. Returns the effects for the ledger as well.
     ///
     /// # Errors
     /// The system refused a thread or has no random numbers.
@@ -87,7 +87,7 @@ impl Fleet {
             kept: Keeper::start(dir.to_owned())?,
             waits: Waits::default(),
             aside: Aside::new(dir.to_owned()),
-            // The file is written once with the name of this boot's instance.
+            // One change already: the file must be written with this boot's name.
             changes: 1,
         };
         Self::begin(ready, at_start, goes_on)
@@ -225,7 +225,7 @@ impl Fleet {
     }
 }
 
-/// What an instance is called: as before its restart, where its settings say the same.
+/// The name of an instance: that before its restart, if its settings have not changed it.
 fn called(found: Option<&Found>, wanted: String) -> Called {
     let same = found.filter(|found| found.called.wanted == wanted);
     same.map_or_else(
@@ -246,8 +246,8 @@ fn called(found: Option<&Found>, wanted: String) -> Called {
     )
 }
 
-/// What was known before, joined with what the file of the bans held, and what was edited since: an
-/// edit is one whatever the fleet has kept of its ban.
+/// The earlier state, joined with the bans of the file and with the edits since. An edit counts
+/// even if the fleet has kept nothing of its ban.
 fn restored(
     origin: Origin,
     kept: Kept,
@@ -294,8 +294,8 @@ fn restored(
     (core, effects)
 }
 
-/// What the ledger is to hold otherwise, or under another name. `named` are its bans as the fleet
-/// names them.
+/// The effects for bans that the ledger must hold differently, or under another name. `named` are
+/// its bans with their names in the fleet.
 fn differences(core: &Core, bans: &[Arc<Ban>], named: &[Arc<Ban>], me: Instance) -> Vec<Effect> {
     let mut held: BTreeSet<BanKey> = named.iter().map(|ban| BanKey::of(ban)).collect();
     let mut effects = Vec::new();

@@ -1,8 +1,8 @@
-//! The thread `weir-fleet`: it does at the engine what the control loop orders, and says what came
-//! of it. The log is read beside it (`reading`).
+//! The thread `weir-fleet`: carries out the control loop's orders at the engine, and reports the
+//! results. Another thread reads the log (`reading`).
 //!
-//! After a fault it drops the connection, says so, and opens another (`again`). It knows nothing
-//! that would be lost with it.
+//! After a fault it drops the connection, reports that, and opens another one (`again`). It has no
+//! state that would be lost with it.
 
 use std::convert::Infallible;
 use std::io;
@@ -21,13 +21,13 @@ use super::seal::{Kind, random};
 use super::stamp::Origin;
 use super::words::{Order, Said};
 
-/// How long the loop may take to say what it wants of an open link.
+/// How long the loop may take to send orders for an open link.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// While answers are to come: so late an order may be heard that has nothing to do with them.
+/// While answers are open, how long another order may wait.
 const SOON: Duration = Duration::from_millis(2);
 
-/// What the thread is made from.
+/// What the thread needs.
 pub(super) struct Thread {
     pub(super) shared: Arc<Shared>,
     pub(super) me: Origin,
@@ -73,7 +73,7 @@ impl Thread {
     fn ask_on(&self, answers: &mut dyn FnMut()) -> Result<Infallible, Ended> {
         let mut link = Link::open(&self.shared.access, Duration::ZERO)?;
         self.say(Said::Open)?;
-        // Orders before this one are of the connection before.
+        // Orders before this one were for the previous connection.
         let cursor = loop {
             match self.orders.recv_timeout(PATIENCE) {
                 Ok(Order::Hello { cursor }) => break cursor,
@@ -118,8 +118,8 @@ impl Thread {
         }
     }
 
-    /// Takes one answer, if one is to come and does within this time. An engine that does not have
-    /// what it took is asked anew over another connection, after a pause (FLEET-24).
+    /// Takes one answer, if one comes within this time. If an engine has lost what it took, the
+    /// connection is replaced after a pause (FLEET-24).
     fn hear(&self, link: &mut Link, wait: Duration) -> Result<bool, Ended> {
         let Some(answer) = link.answer(wait)? else {
             return Ok(false);
@@ -149,7 +149,7 @@ impl Thread {
         Ok(true)
     }
 
-    /// Takes every answer that is to come.
+    /// Takes every open answer.
     fn hear_all(&self, link: &mut Link) -> Result<(), Ended> {
         while link.is_asked() {
             self.hear(link, SOON)?;
@@ -163,7 +163,7 @@ impl Thread {
         match order {
             Order::Append(_) | Order::Beat(_) | Order::ReadFrom { .. } | Order::Snapshot { .. } => {
             }
-            // Whoever rests is told of no fault.
+            // Faults are not reported while the instance rests.
             Order::Rest(_) => drop(self.hear_all(link)),
             _ => self.hear_all(link)?,
         }
@@ -208,19 +208,19 @@ impl Thread {
                 link.snapshot_put(upto, sealed?)?;
             }
             Order::Rest(namesakes) => {
-                // Beats of boots that were killed would speak for the name. One that lives says
-                // its own again within a second.
+                // Removes beats of killed boots of this name as well. A live namesake sends its
+                // beat again within a second.
                 let names = [&self.me].into_iter().chain(&namesakes);
                 let _ = names.map(|name| link.leave(name)).find(Result::is_err);
                 return Err(Ended::Rest);
             }
-            // Of the connection that is open already.
+            // Orders for a connection that is open already: nothing to do.
             Order::Hello { .. } | Order::Work => {}
         }
         Ok(())
     }
 
-    /// What somebody else has put there and does not open is as nothing.
+    /// Claims an alert. A value that does not open with the fleet key counts as no claim.
     fn claim(
         &self,
         link: &mut Link,
@@ -239,7 +239,7 @@ impl Thread {
         self.say(Said::Claimed { until_ms })
     }
 
-    /// The name of an alert as the engine has it, and until when, sealed.
+    /// The name of an alert in the engine, and the sealed end of its claim.
     fn claim_text(&self, name: &str, until_ms: u64) -> Result<(String, Vec<u8>), Ended> {
         let name = data_encoding::BASE64URL_NOPAD.encode(&self.shared.key.name(name));
         let sealed = self.seal(Kind::Claim, &name, 0, until_ms.to_string().as_bytes())?;
@@ -251,12 +251,12 @@ impl Thread {
         sealed.ok_or_else(|| Fault("the system has no random numbers".to_owned()).into())
     }
 
-    /// Waits while the loop has much to do.
+    /// Sends to the loop; waits if the channel is full.
     fn say(&self, said: Said) -> Result<(), Ended> {
         self.shared.said.send(said).map_err(|_| Ended::Stop)
     }
 
-    /// The engine has answered; returns how long that took.
+    /// Notes an answer of the engine; returns how long it took.
     fn answered(&self, begun_ns: u64) -> u64 {
         self.shared.note_contact();
         self.now_ns().saturating_sub(begun_ns)

@@ -1,4 +1,4 @@
-//! What is told of a fleet: `GET /v1/fleet`, and the numbers of the metrics (FLEET-29).
+//! The reports on a fleet: `GET /v1/fleet`, and the facts for the metrics (FLEET-29).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,7 +11,7 @@ use super::part::Fleet;
 use super::sharing::Sharing;
 
 impl Fleet {
-    /// How it stands, as an operator is told.
+    /// The state of the fleet in the form of the API.
     pub(crate) fn told(&self, now: Now) -> api::fleet::Fleet {
         let beat = self.beat(now);
         let alone = self.alone(now);
@@ -45,7 +45,7 @@ impl Fleet {
         }
     }
 
-    /// For the metrics.
+    /// The facts for the metrics.
     pub(crate) fn facts(&self, now: Now) -> FleetFacts {
         let (beat, counts) = (self.beat(now), self.core.counts());
         let connected = self.is_linked(now);
@@ -72,7 +72,7 @@ impl Fleet {
 }
 
 impl Fleet {
-    /// Numbers of the counts; zeros where they are not shared.
+    /// Numbers about the counts; zeros if they are not shared.
     fn number<const N: usize>(&self, of: impl Fn(&CountFacts) -> [&AtomicU64; N]) -> [u64; N] {
         let numbers = |sharing: &Sharing| of(&sharing.facts).map(|of| of.load(Ordering::Relaxed));
         self.sharing.as_ref().map_or([0; N], numbers)

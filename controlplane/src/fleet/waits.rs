@@ -1,5 +1,5 @@
-//! Answers to an admin's ban or lift that wait until it is in force at the others (FLEET-14), and
-//! until fleet.json holds it (FLEET-15).
+//! Answers to an administrator's ban or lift that wait until the change is in force at the other
+//! instances (FLEET-14), and until fleet.json holds it (FLEET-15).
 
 use std::collections::VecDeque;
 
@@ -13,33 +13,33 @@ use crate::admin::bans::Pending;
 /// How long an answer waits for the others, and for the disk.
 const OTHERS_NS: u64 = 1_000_000_000;
 const DISK_NS: u64 = 5_000_000_000;
-/// The most answers that wait; one more waits for nobody.
+/// The most answers that wait; a further one is sent without waiting.
 const MAX_WAITING: usize = 256;
 
-/// A change that is on disk as far as bans.json goes.
+/// A change that bans.json holds.
 struct Saved {
     respond: Respond,
     pending: Pending,
     persisted: bool,
-    /// The change of fleet.json that it needs.
+    /// The change that fleet.json must hold.
     change: u64,
 }
 
 struct Wait {
     saved: Saved,
     begun_ns: u64,
-    /// The batch that holds it, once it was taken.
+    /// The batch with this change, once the engine took it.
     seq: Option<u64>,
 }
 
-/// How far the instance is.
+/// How far the instance's events have come.
 pub(super) struct Reach<'a> {
     pub(super) now_ns: u64,
     /// Whether the engine answers.
     pub(super) is_linked: bool,
-    /// Whether it has not for a while: nobody waits for it.
+    /// Whether it has not answered for a while: answers do not wait for it then.
     pub(super) is_alone: bool,
-    /// Whether everything of this instance was taken, and the last batch that was.
+    /// The last batch that the engine took, once it has taken everything of this instance.
     pub(super) taken: Option<u64>,
     /// The newest own batch that was read back, and where it is in the log.
     pub(super) own: Option<(u64, Cursor)>,
@@ -47,7 +47,7 @@ pub(super) struct Reach<'a> {
     pub(super) me: &'a str,
 }
 
-/// Those that wait.
+/// The waiting answers.
 pub(super) struct Waits {
     told: Sender<Saved>,
     saved: Receiver<Saved>,
@@ -66,7 +66,7 @@ impl Default for Waits {
 }
 
 impl Waits {
-    /// The answer waits for the others once it has waited for bans.json.
+    /// Makes the answer wait for the others after it has waited for bans.json.
     pub(super) fn follow(&self, pending: &mut Pending, change: u64) {
         let told = self.told.clone();
         pending.then(move |respond, pending, persisted| {
@@ -85,18 +85,18 @@ impl Waits {
         });
     }
 
-    /// What the loop wakes for.
+    /// Adds the channel of saved changes to the loop's select.
     pub(super) fn select<'a>(&'a self, select: &mut Select<'a>) {
         select.recv(&self.saved);
     }
 
-    /// Whether somebody waits for others.
+    /// Whether an answer waits.
     pub(super) fn is_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Answers those that have waited enough. `reached` tells who has taken in the log up to a
-    /// place, and who has not.
+    /// Sends the answers that need not wait any longer. `reached` returns the instances that have
+    /// read the log up to a place, and those that have not.
     pub(super) fn turn<'o>(
         &mut self,
         reach: &Reach<'o>,
@@ -114,7 +114,7 @@ impl Waits {
         let mut still = VecDeque::new();
         let mut room = MAX_WAITING;
         while let Some(mut wait) = self.waiting.pop_front() {
-            // An engine that is met anew may have lost what it took.
+            // After a reconnect the engine may have lost what it took.
             let taken = wait.seq.or(reach.taken);
             wait.seq = taken.filter(|_| reach.is_linked);
             let waited_ns = reach.now_ns.saturating_sub(wait.begun_ns);
@@ -140,7 +140,7 @@ impl Waits {
 }
 
 impl Wait {
-    /// Where it is in force, and whether that is everywhere.
+    /// Where the change is in force, and whether that is everywhere.
     fn stand<'o>(
         &self,
         reach: &Reach<'o>,

@@ -1,6 +1,5 @@
-//! What the control loop and the thread of the link say to each other. All of it is bounded: of
-//! each order one is under way, of batches a few, and who says more than the loop takes waits for
-//! it.
+//! The messages between the control loop and the thread of the link. All are bounded: one order of
+//! each kind is under way, and a few batches; a thread that sends faster than the loop takes waits.
 
 use super::beat::Seen;
 use super::core::Batch;
@@ -8,10 +7,10 @@ use super::engine::{Cursor, Logged, Welcome};
 use super::event::{Event, Rejected};
 use super::stamp::Origin;
 
-/// A batch as it was opened and read.
+/// A batch that was opened and parsed.
 pub(super) type Opened = Result<Vec<Result<Event, Rejected>>, Rejected>;
 
-/// What the thread says.
+/// A message of the thread.
 pub(super) enum Said {
     /// A link is open: nothing was asked yet.
     Open,
@@ -30,7 +29,7 @@ pub(super) enum Said {
         batch: Logged,
         events: Opened,
     },
-    /// The log has nothing more.
+    /// The end of the log was reached.
     AtEnd { reading: u64 },
     /// The answer to [`Order::Append`].
     Appended { seq: u64, last: u64 },
@@ -41,47 +40,47 @@ pub(super) enum Said {
         round_trip_ns: u64,
         others: Vec<Seen>,
     },
-    /// The answer to [`Order::Claim`]: until when somebody else has it, by the engine's clock.
+    /// The answer to [`Order::Claim`]: until when another instance has it, by the engine's clock.
     Claimed { until_ms: Option<u64> },
-    /// The engine's policy where its memory is full.
+    /// The engine's eviction policy.
     Policy(String),
-    /// The engine gave no answer, or none that is known; in a sentence.
+    /// The engine gave no answer, or an unknown one: a sentence.
     Away(String),
 }
 
-/// What the control loop wants.
+/// An order of the control loop.
 pub(super) enum Order {
-    /// Finds the fleet.
+    /// Join the fleet.
     Hello { cursor: Cursor },
-    /// Reads the log from here on, behind the snapshot where that is wanted.
+    /// Read the log from here on, after the snapshot if that is wanted.
     ReadFrom {
-        /// What is read from here on has this number.
+        /// The number of this reading.
         reading: u64,
         cursor: Cursor,
         snapshot: bool,
     },
-    /// Adds a batch.
+    /// Append a batch.
     Append(Batch),
-    /// Says this of the instance, and asks for all others.
+    /// Send this beat, and ask for those of the others.
     Beat(Vec<u8>),
-    /// Puts a name on an alert, unless another instance has.
+    /// Claim an alert, unless another instance has claimed it.
     Claim {
         name: String,
         /// Until when, by the engine's clock.
         until_ms: u64,
         length_ms: u64,
     },
-    /// The alert of this name was told: the name stands until then.
+    /// Confirm that the alert of this name was raised: the claim lasts until `until_ms`.
     Told {
         name: String,
         until_ms: u64,
         length_ms: u64,
     },
-    /// Puts a snapshot in place of the one before.
+    /// Replace the snapshot.
     Snapshot { upto: Cursor, chunks: Vec<Vec<u8>> },
-    /// Says that the instance goes, and these of its name with it, and asks nothing more until
+    /// Remove the beats of this instance and of these namesakes, and ask nothing more until
     /// [`Order::Work`].
     Rest(Vec<Origin>),
-    /// Goes on.
+    /// Go on.
     Work,
 }

@@ -1,21 +1,21 @@
-//! Judging what a service answered (LOOKUP-1, LOOKUP-3, LOOKUP-4). Pure. What is not an answer is a
-//! failure and is never kept; what is one, but names no country, is an answer: the client is
-//! unknown.
+//! Checks and reads the response of a lookup service (LOOKUP-1, LOOKUP-3, LOOKUP-4). Pure. A
+//! response that is no answer is a failure and is never kept. An answer without a country is an
+//! answer: the client is unknown.
 
 use std::borrow::Cow;
 
 use serde_json::Value;
 use weir_shared::lookup::{AsNumber, Country, Lookup};
 
-/// The most of an AS's name that is kept, characters.
+/// The most characters of an AS's name that are kept.
 const MAX_NAME: usize = 128;
-/// Its bytes: a ban's notes have it (TELL-3).
+/// The most bytes of the name, because a ban's notes contain it (TELL-3).
 const MAX_NAME_BYTES: usize = 256;
 
-/// What services write where they know nothing.
+/// The words that services write for an unknown value.
 const NOTHING: [&str; 4] = ["", "nil", "null", "-"];
 
-/// Where the members stand in the answer: JSON Pointers (RFC 6901).
+/// The places of the members in the answer: JSON Pointers (RFC 6901).
 #[derive(Clone, Debug)]
 pub(super) struct Pointers {
     pub(super) country: String,
@@ -23,7 +23,7 @@ pub(super) struct Pointers {
     pub(super) as_name: String,
 }
 
-/// Why a body is no answer.
+/// The reason why a body is no answer.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub(super) enum NoAnswer {
     #[error("the answer is not JSON")]
@@ -76,7 +76,7 @@ pub(super) fn lookup(
     number: Option<AsNumber>,
     as_name: Option<&str>,
 ) -> Lookup {
-    // The name of an AS that is not known is a word such as "Unknown".
+    // The name of an unknown AS is a word such as "Unknown": it is dropped.
     let as_name = as_name
         .filter(|_| number.is_some())
         .map(tidy)
@@ -88,7 +88,7 @@ pub(super) fn lookup(
     }
 }
 
-/// A name in one line, and bounded.
+/// A name on one line, cut to its bounds.
 fn tidy(name: &str) -> String {
     let name = if name.contains(char::is_control) {
         Cow::Owned(name.chars().filter(|c| !c.is_control()).collect())

@@ -1,4 +1,4 @@
-//! When to ask and when to leave it: the circuit breaker for the service as a whole, the back-off
+//! When a question may be asked: the circuit breaker for the service as a whole, and the back-off
 //! for one client (LOOKUP-3). Pure: time is an argument, nanoseconds of the monotonic clock.
 
 use std::collections::HashMap;
@@ -8,7 +8,7 @@ use weir_shared::table::MAX_CLIENTS;
 
 /// Failures in a row that open the breaker.
 const FAILURES: u32 = 5;
-/// How long it stays open; also how long a probe may take before another is sent.
+/// How long the breaker stays open; also how long a probe may take before another is sent.
 const OPEN_NS: u64 = 30 * SECOND_NS;
 /// While a probe is under way, clients are asked about again after this.
 const PROBING_NS: u64 = SECOND_NS;
@@ -20,7 +20,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// Keeps requests from waiting for a service that does not answer.
 #[derive(Debug, Default)]
 pub(crate) struct Breaker {
-    /// In a row.
+    /// Failures in a row.
     failures: u32,
     state: State,
 }
@@ -29,9 +29,9 @@ pub(crate) struct Breaker {
 enum State {
     #[default]
     Closed,
-    /// Until then.
+    /// Open until this time.
     Open(u64),
-    /// One lookup was let through then.
+    /// One lookup was let through at this time, as a probe.
     Probing(u64),
 }
 
@@ -40,7 +40,7 @@ enum State {
 pub(crate) enum Gate {
     /// Yes.
     Go,
-    /// Yes, this one alone; no request should wait for it.
+    /// Yes, as the only probe; no request should wait for it.
     Probe,
     /// No, not before this time.
     Shut(u64),
@@ -62,12 +62,12 @@ impl Breaker {
         }
     }
 
-    /// Whether it is open, or one lookup was let through to see.
+    /// Whether the breaker is open, or a probe is under way.
     pub(crate) fn is_open(&self) -> bool {
         self.state != State::Closed
     }
 
-    /// Until when lookups that wait their turn are not to be made; none while they may be.
+    /// Until when queued lookups must wait; none if they need not.
     pub(crate) fn shut_until(&self, now_ns: u64) -> Option<u64> {
         match self.state {
             State::Open(until_ns) if now_ns < until_ns => Some(until_ns),
@@ -88,7 +88,7 @@ impl Breaker {
         let opens = match self.state {
             State::Closed => self.failures >= FAILURES,
             State::Probing(_) => true,
-            // A lookup that was under way when it opened says nothing new.
+            // A lookup that was under way when the breaker opened says nothing new.
             State::Open(_) => false,
         };
         if opens {
@@ -97,8 +97,7 @@ impl Breaker {
         opens
     }
 
-    /// The service itself says when it wants to be asked again (`Retry-After`). True if the
-    /// breaker opens by it.
+    /// The service asked for a pause (`Retry-After`). True if the breaker opens by it.
     pub(crate) fn pause(&mut self, until_ns: u64) -> bool {
         self.failures = self.failures.saturating_add(1);
         let was_open = matches!(self.state, State::Open(_));
@@ -110,8 +109,8 @@ impl Breaker {
     }
 }
 
-/// When each client whose lookup failed may be asked about again. At most as many as there are
-/// clients.
+/// When each client whose lookup failed may be looked up again. At most as many entries as there
+/// are clients.
 #[derive(Debug, Default)]
 pub(crate) struct BackOff {
     waits: HashMap<Client, Wait>,
@@ -124,13 +123,13 @@ struct Wait {
 }
 
 impl BackOff {
-    /// Until when the client is not to be asked about; none if it may be.
+    /// Until when the client must not be looked up; none if it may be.
     pub(crate) fn until(&self, client: Client, now_ns: u64) -> Option<u64> {
         let wait = self.waits.get(&client)?;
         (now_ns < wait.until_ns).then_some(wait.until_ns)
     }
 
-    /// A lookup of the client failed; returns when it may be asked about again.
+    /// Notes that a lookup of the client failed; returns when it may be looked up again.
     pub(crate) fn fail(&mut self, client: Client, now_ns: u64) -> u64 {
         let tries = self.waits.get(&client).map_or(0, |wait| wait.tries);
         let factor = 1u64.checked_shl(tries).unwrap_or(u64::MAX);
@@ -141,8 +140,7 @@ impl BackOff {
         if self.waits.len() >= MAX_CLIENTS && !self.waits.contains_key(&client) {
             self.waits.retain(|_, wait| now_ns < wait.until_ns);
         }
-        // With so many failing, the breaker is what protects the service; this one starts over some
-        // time.
+        // With so many failures the breaker protects the service, so this client needs no entry.
         if self.waits.len() < MAX_CLIENTS || self.waits.contains_key(&client) {
             let tries = (tries + 1).min(63);
             self.waits.insert(client, Wait { tries, until_ns });
@@ -150,7 +148,7 @@ impl BackOff {
         until_ns
     }
 
-    /// The client was answered for.
+    /// Notes that a lookup of the client was answered.
     pub(crate) fn succeed(&mut self, client: Client) {
         self.waits.remove(&client);
     }

@@ -1,21 +1,21 @@
-//! How many questions a minute are asked about one network (ALIVE-6): whoever holds an IPv6 /48 has
-//! 65,536 clients to be asked about, and the service is everybody's. Pure: time is an argument,
-//! nanoseconds of the monotonic clock.
+//! Bounds the questions a minute about one network (ALIVE-6): an IPv6 /48 has 65,536 clients to
+//! look up, and all clients share the service. Pure: time is an argument, nanoseconds of the
+//! monotonic clock.
 
 use std::collections::HashMap;
 
 use weir_shared::client::Client;
 use weir_shared::netblock::{Netblock, PrefixLengths};
 
-/// The networks that are counted together.
+/// The width of the networks that are counted.
 const NETWORKS: PrefixLengths = PrefixLengths { v4: 24, v6: 48 };
 /// Questions about one of them in any 60 seconds.
 const MOST_V4: u64 = 256;
 const MOST_V6: u64 = 60;
-/// Networks that are counted at once. One more, and one of them begins anew: whoever holds so many
-/// gains nothing by it.
+/// The most networks that are counted at once. For a further one, the count of another is dropped:
+/// an attacker with so many networks gains nothing by that.
 const MAX_NETWORKS: usize = 20_000;
-/// Questions are counted by pieces of ten seconds. Any 60 seconds lie within seven of them.
+/// Questions are counted in pieces of ten seconds. Any 60 seconds lie within seven pieces.
 const PIECE_NS: u64 = 10_000_000_000;
 const PIECES: usize = 7;
 
@@ -23,7 +23,7 @@ const PIECES: usize = 7;
 #[derive(Default)]
 pub(crate) struct Budget {
     spent: HashMap<Netblock, Spent>,
-    /// When those that are over were last swept out.
+    /// When expired counts were last removed.
     swept: u64,
 }
 
@@ -42,7 +42,8 @@ pub(crate) fn network(client: Client) -> Netblock {
 }
 
 impl Budget {
-    /// Until when no further question about the client's network is asked; none if one may be now.
+    /// Until when no further question about the client's network may be asked; none if one may be
+    /// asked now.
     pub(crate) fn spent_until(&self, client: Client, now_ns: u64) -> Option<u64> {
         let most = match client {
             Client::V4(_) => MOST_V4,
@@ -54,7 +55,7 @@ impl Budget {
         if left < most {
             return None;
         }
-        // The oldest pieces leave first, one with each piece of time.
+        // The oldest pieces expire first, one with each piece of time.
         let mut after = 0;
         for count in spent.counts.iter().rev() {
             after += 1;
@@ -66,7 +67,7 @@ impl Budget {
         Some((piece + after) * PIECE_NS)
     }
 
-    /// A question about the client is asked.
+    /// Counts a question about the client.
     pub(crate) fn spend(&mut self, client: Client, now_ns: u64) {
         let piece = now_ns / PIECE_NS;
         let network = network(client);
@@ -95,7 +96,7 @@ impl Budget {
 }
 
 impl Spent {
-    /// As it is in this piece.
+    /// The counts, moved on to this piece.
     fn at(self, piece: u64) -> Self {
         let passed = usize::try_from(piece.saturating_sub(self.piece)).unwrap_or(PIECES);
         let mut counts = [0; PIECES];

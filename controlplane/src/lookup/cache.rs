@@ -1,4 +1,4 @@
-//! The answers of the service, kept `WAF_LOOKUP_TTL`, at most 20,000: what lookups.json holds
+//! The answers of the service: at most 20,000, kept for `WAF_LOOKUP_TTL`, and saved in lookups.json
 //! (LOOKUP-2). Pure: time is an argument, milliseconds since 1970, because answers outlive a
 //! restart.
 
@@ -23,27 +23,27 @@ fn millis(ttl: Duration) -> u64 {
 /// One answer.
 #[derive(Clone, PartialEq, Debug)]
 pub struct LookupRow {
-    /// Whom it is about.
+    /// The client.
     pub client: Client,
-    /// What is known.
+    /// The answer.
     pub lookup: Arc<Lookup>,
-    /// When it came.
+    /// When the answer came.
     pub answered: Time,
 }
 
-/// The answers.
+/// The cache of answers.
 pub(super) struct Cache {
     ttl_ms: u64,
     answers: HashMap<Client, (u64, Arc<Lookup>)>,
-    /// The same, oldest answer first: the first to go.
+    /// The same answers, oldest first: the oldest is dropped first.
     order: BTreeSet<(u64, Client)>,
-    /// The same by network, oldest answer first: the newest of a network stands in for those that
-    /// cannot be asked about (ALIVE-6).
+    /// The same answers by network, oldest first: the newest of a network stands in for clients
+    /// that cannot be looked up (ALIVE-6).
     by_network: BTreeSet<(Netblock, u64, Client)>,
 }
 
 impl Cache {
-    /// Each answer holds for `ttl`.
+    /// An empty cache whose answers are valid for `ttl`.
     pub(super) fn new(ttl: Duration) -> Self {
         Self {
             ttl_ms: millis(ttl),
@@ -53,16 +53,16 @@ impl Cache {
         }
     }
 
-    /// Answers hold for so long from now on, those that are kept too.
+    /// Sets the time to live, also of answers that are kept already.
     pub(super) fn set_ttl(&mut self, ttl: Duration) {
         self.ttl_ms = millis(ttl);
     }
 
-    /// The answer about a client and how long it still holds, milliseconds. One that is too old is
+    /// The answer about a client, and how many milliseconds it is still valid. An expired answer is
     /// dropped.
     pub(super) fn fresh(&mut self, client: Client, now_ms: u64) -> Option<(Arc<Lookup>, u64)> {
         let (answered_ms, lookup) = self.answers.get(&client)?;
-        // An answer from the future, of a clock that was set back, is a new one.
+        // An answer from the future, after a clock was set back, counts as new.
         let age_ms = now_ms.saturating_sub(*answered_ms);
         if age_ms < self.ttl_ms {
             return Some((Arc::clone(lookup), self.ttl_ms - age_ms));
@@ -71,7 +71,7 @@ impl Cache {
         None
     }
 
-    /// Keeps an answer; beyond the bound the oldest goes.
+    /// Keeps an answer; beyond the bound the oldest is dropped.
     pub(super) fn put(&mut self, row: LookupRow) {
         self.remove(row.client);
         while self.answers.len() >= MAX_LOOKUPS {
@@ -101,7 +101,7 @@ impl Cache {
         Some(answered_ms)
     }
 
-    /// The newest answer about a client of the same network, if it still holds.
+    /// The newest answer about a client of the same network, if it is still valid.
     pub(super) fn newest_beside(&self, client: Client, now_ms: u64) -> Option<Arc<Lookup>> {
         let network = network(client);
         let all_of_it = (network, 0, Client::V4(0))..=(network, u64::MAX, Client::V6(u64::MAX));
@@ -111,8 +111,8 @@ impl Cache {
         Some(Arc::clone(lookup))
     }
 
-    /// Every answer that still holds, in no order: the one who asks holds the lock that new clients
-    /// wait for, and the file is put in order by the thread that writes it.
+    /// Every valid answer, in no order: new clients wait for the lock meanwhile, so the thread that
+    /// writes the file sorts.
     pub(super) fn rows(&self, now_ms: u64) -> Vec<LookupRow> {
         self.answers
             .iter()

@@ -1,5 +1,5 @@
-//! One database file (LOOKUP-5): read whole into memory, checked, its records read by what they
-//! hold. Never mapped: a file that is cut short under a map ends the process.
+//! One database file (LOOKUP-5): read whole into memory and checked; records of either layout are
+//! understood. Never memory-mapped: truncating a mapped file would end the process.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -17,8 +17,8 @@ use weir_shared::lookup::{AsNumber, Country};
 use super::answer;
 use crate::guarded;
 
-/// Larger files are refused: they are held in memory. Complete country and AS databases have a few
-/// dozen MiB.
+/// Larger files are refused, because files are held in memory. Complete country and AS databases
+/// have a few dozen MiB.
 const MAX_BYTES: u64 = 1 << 30;
 /// One file, in memory.
 pub(super) struct Database {
@@ -36,7 +36,7 @@ pub enum FileError {
         /// What the system said.
         source: std::io::Error,
     },
-    /// It is no database, or a damaged one.
+    /// The file is no database, or a damaged one.
     #[error("the lookup database {path} is damaged or no MaxMind DB file: {fault}")]
     Damaged {
         /// Which.
@@ -44,7 +44,7 @@ pub enum FileError {
         /// What is wrong.
         fault: String,
     },
-    /// It is a database of other things.
+    /// The database holds neither countries nor AS numbers.
     #[error(
         "the lookup database {path} holds neither countries nor AS numbers: a country or ASN database is needed"
     )]
@@ -72,7 +72,7 @@ impl Database {
             source,
         };
         let content = guarded::read(path, MAX_BYTES).map_err(unreadable)?;
-        // The file is not ours and neither is its parser: a panic is one more fault of the file.
+        // A library parses the file: a panic in it counts as a fault of the file.
         let checked = catch_unwind(|| Self::check(content));
         let checked = checked.unwrap_or_else(|_| Err(Some("reading it panicked".to_owned())));
         checked.map_err(|fault| match fault {
@@ -84,11 +84,11 @@ impl Database {
         })
     }
 
-    /// Opens a database and reads every record that its tree reaches, as lookups will: what is
-    /// damaged shows now. The library's own check is stricter than lookups need and would refuse
+    /// Opens a database and reads every record that its tree reaches, as lookups will, so that
+    /// damage shows now. The library's own check is stricter than lookups need: it would refuse
     /// sound databases for their metadata.
     ///
-    /// The fault is none where the database is sound and holds nothing that is looked for.
+    /// The fault is none if the database is sound and has neither countries nor AS numbers.
     pub(super) fn check(content: Vec<u8>) -> Result<Self, Option<String>> {
         let told = |error: MaxMindDbError| Some(error.to_string());
         let reader = Reader::from_source(content).map_err(told)?;
@@ -114,7 +114,7 @@ impl Database {
         if useful { Ok(database) } else { Err(None) }
     }
 
-    /// Nodes of its search tree, of which there are more than netblocks.
+    /// The number of nodes of its search tree, which has more nodes than netblocks.
     pub(super) fn nodes(&self) -> usize {
         usize::try_from(self.reader.metadata().node_count).unwrap_or(usize::MAX)
     }
@@ -123,7 +123,7 @@ impl Database {
         &self,
         address: IpAddr,
     ) -> Result<Option<LookupResult<'_, Vec<u8>>>, MaxMindDbError> {
-        // A database of IPv4 networks alone says nothing of IPv6 addresses, which is no fault.
+        // An IPv4-only database has no record of IPv6 addresses: that is no fault.
         if address.is_ipv6() && self.reader.metadata().ip_version == 4 {
             return Ok(None);
         }
@@ -159,7 +159,7 @@ pub fn read_database(content: Vec<u8>, addresses: &[IpAddr]) -> Result<Vec<Looku
     addresses.iter().map(answer).collect()
 }
 
-/// What is read of a record, in either layout.
+/// The members of a record that are read, in either layout.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Record<'a> {
     pub(super) country: Option<Country>,

@@ -1,6 +1,6 @@
-//! lookups.json: `{"version":1,"lookups":[…]}`, by client. An entry is a client, what is known of
-//! it, and when it was answered. An answer that a person wrote into the file counts like one of the
-//! service, whole as it was edited.
+//! lookups.json: `{"version":1,"lookups":[…]}`, by client. An entry has a client, its lookup, and
+//! the time of the answer. An answer that a person wrote into the file counts like one of the
+//! service.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::state::schema::{self, LazySchema};
 /// lookups.json
 pub(crate) struct LookupsFile;
 
-/// When an answer came that does not say so, until it is completed.
+/// The time of an entry without one, until the reader fills it in.
 const NOT_SAID: Time = Time(0);
 
 /// An answer with the members of its entry that this version does not know.
@@ -57,7 +57,7 @@ impl Document for LookupsFile {
                 });
                 entry.row.answered = held.get(&entry.row.client).copied().unwrap_or(now);
             }
-            // An answer from the future would hold for longer than WAF_LOOKUP_TTL.
+            // An answer from the future would be valid for longer than WAF_LOOKUP_TTL.
             entry.row.answered = entry.row.answered.min(now);
         }
         let what = ("answers", "oldest");

@@ -17,10 +17,10 @@ impl From<RootsError> for LookupError {
 /// Why lookups cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum LookupError {
-    /// A database file.
+    /// A database file cannot be used.
     #[error("WAF_LOOKUP_DB_PATH: {0}")]
     File(#[from] FileError),
-    /// The additional roots.
+    /// The additional root certificates cannot be used.
     #[error("WAF_LOOKUP_CA_FILE={path:?} cannot be used: {fault}")]
     CaFile {
         /// The file.

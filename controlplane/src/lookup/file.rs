@@ -1,10 +1,10 @@
 //! The database files in use (LOOKUP-5), read again 2 seconds after their last change.
 //!
-//! Records are read by what they hold, so both common layouts and lists of files (country and AS
-//! apart) need no setting. Many addresses share a record: what was made of one is kept, so most
-//! clients cost a walk of the search tree and no allocation. Never mapped: a file that is cut short
-//! under a map ends the process. A replacement that cannot be used changes nothing; it is logged,
-//! counted and alerted once.
+//! Records of both common layouts, and lists of files (country and AS apart), are understood
+//! without a setting. Many addresses share a record, so the answer made from a record is kept: most
+//! clients cost a walk of the search tree and no allocation. Files are never memory-mapped:
+//! truncating a mapped file would end the process. A replacement that cannot be used changes
+//! nothing; it is logged, counted and alerted once.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -22,41 +22,40 @@ use super::database::{Database, FileError, Record};
 use crate::faults::{Faults, PartFault};
 use crate::memory;
 
-/// Answers that are kept, about as many as there are clients: so many groups of so many.
+/// Groups of kept answers: with [`GROUP`] answers each, about as many as there are clients.
 const GROUPS: usize = 1 << 12;
 const GROUP: usize = 4;
-/// Answers of longer lists of files are not kept: two are all that anybody needs.
+/// Answers from longer lists of files are not kept: two files are all that anybody needs.
 const MAX_KEPT_FILES: usize = 4;
 
-/// The databases in use, and what became of their replacements.
+/// The databases in use, and the counts of their replacements.
 pub(super) struct Databases {
     paths: Vec<PathBuf>,
     current: ArcSwap<InUse>,
-    /// When they were read last, milliseconds since 1970.
+    /// When they were last read, in milliseconds since 1970.
     pub(super) read_ms: AtomicU64,
     /// Replacements that could not be used.
     pub(super) errors: AtomicU64,
-    /// Looking up panics, as a bug would.
+    /// For tests: a lookup panics, as by a bug.
     #[cfg(test)]
     pub(super) panics: std::sync::atomic::AtomicBool,
 }
 
-/// The files as they were read together, and what was made of their records: both are replaced as
-/// one.
+/// The files, and the answers made from their records. Both are replaced together.
 pub(super) struct InUse {
     databases: Vec<Database>,
     answers: Answers,
 }
 
-/// Where each file's record about an address lies, plus one; 0 where it has none.
+/// The offset of each file's record about an address, plus one; 0 if it has none.
 type Records = [u32; MAX_KEPT_FILES];
 
-/// Answers by the records they were made of. The hash names the group, where a new one puts the
-/// oldest out: bounded without a list of who was used last, and two workers seldom meet at one
-/// lock.
+/// Answers by the records they were made from. The hash selects a group, in which a new answer
+/// replaces the oldest. So the memory is bounded without a list of last uses, and two workers
+/// seldom meet at one lock.
 struct Answers {
     groups: Vec<Mutex<Group>>,
-    /// Keyed: nobody outside can aim at one group.
+    /// Keyed, so that no client can aim at one group.
     hasher: RandomState,
 }
 
@@ -80,18 +79,18 @@ impl Databases {
         })
     }
 
-    /// What the files know of an address; of several files the first that knows a country, and the
-    /// first that knows an AS.
+    /// The lookup of an address: the country of the first file that has one, and the AS of the
+    /// first file that has one.
     ///
     /// # Errors
-    /// A record that cannot be read; every record was read when the file was checked.
+    /// A record cannot be read, although every record was read when the file was checked.
     pub(super) fn look_up(&self, address: IpAddr) -> Result<Arc<Lookup>, MaxMindDbError> {
         #[cfg(test)]
         assert!(!self.panics.load(Ordering::Relaxed), "a bug");
         self.current.load().look_up(address)
     }
 
-    /// What the files hold now.
+    /// Reads the files as they are now.
     ///
     /// # Errors
     /// [`FileError`] names the first that cannot be used.
@@ -99,7 +98,7 @@ impl Databases {
         InUse::read(&self.paths)
     }
 
-    /// Answers come from these from now on.
+    /// Replaces the files in use.
     pub(super) fn put(&self, new: InUse, clock: &Clock) {
         let held = self.current.load();
         let mut pairs = held.databases.iter().zip(&new.databases);
@@ -109,12 +108,12 @@ impl Databases {
         let both = held.databases.iter().chain(&new.databases);
         memory::freed(both.map(Database::nodes).sum());
         self.current.store(Arc::new(new));
-        // Relaxed: a number for the metrics, nothing hangs on it.
+        // Relaxed: a number for the metrics, which orders nothing else.
         self.read_ms.store(clock.now().wall_ms, Ordering::Relaxed);
         tracing::info!("the lookup databases were read again");
     }
 
-    /// Reads the files anew. A failure leaves what is in use, and is told.
+    /// Reads the files again. On a failure the files in use stay, and the fault is reported.
     pub(super) fn replace(&self, clock: &Clock, faults: &Faults) -> bool {
         match self.read() {
             Ok(new) => {
@@ -200,7 +199,7 @@ impl Default for Answers {
 }
 
 impl Answers {
-    /// The answer that was made of these records, or a new one. A failure is not kept.
+    /// The kept answer of these records, or a new one. A failure is not kept.
     fn of<E>(
         &self,
         records: Records,

@@ -1,9 +1,8 @@
-//! Who a client is: its country and its AS (LOOKUP-1..7). One face over three sources: a service,
-//! database files, none.
+//! Lookups: the country and the AS of a client (LOOKUP-1..7). One interface to three sources: a
+//! service, database files, none.
 //!
-//! The data plane asks through a function and never waits in it. What an answer means for the
-//! client, country lists and percentages, is worked out over there; what lookups.json looks like is
-//! the state files' business.
+//! The data plane calls a function, which never blocks. The data plane applies the answer to
+//! country lists and percentages; `document.rs` has the form of lookups.json.
 
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -44,11 +43,11 @@ use file::Databases;
 use outcome::Counts;
 use service::{Asking, Service};
 
-/// When a client whose record cannot be read is looked up again: a replacement of the file may have
-/// come. The same after a panic.
+/// When a client whose record cannot be read is looked up again, because the file may be replaced
+/// by then. The same after a panic.
 const RECORD_AGAIN_NS: u64 = 60_000_000_000;
 
-/// The lookups, shared by everybody who asks.
+/// The lookups, shared by all threads.
 #[derive(Clone)]
 pub struct Lookups {
     source: Source,
@@ -59,25 +58,25 @@ pub struct Lookups {
 
 #[derive(Clone)]
 enum Source {
-    /// Answers of an earlier source are passed on to the file until they are too old.
+    /// No source. Answers of an earlier source stay in the file until they are too old.
     Off(Arc<Vec<LookupRow>>),
     File(Arc<Databases>, Arc<Vec<LookupRow>>),
     Service(Arc<Service>),
 }
 
-/// What the metrics tell of lookups.
+/// The facts about lookups for the metrics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct LookupFacts {
     /// By position in [`Outcome::ALL`].
     pub(crate) outcomes: [u64; Outcome::ALL.len()],
-    /// When the database files were read last, milliseconds since 1970; 0 without any.
+    /// When the database files were last read, in milliseconds since 1970; 0 without files.
     pub(crate) file_read_ms: u64,
     /// Replacements of them that could not be used.
     pub(crate) file_errors: u64,
 }
 
-/// The database files, read; nothing where another source is asked. To be opened before
-/// [`Lookups::start`], which needs what lookups.json held.
+/// The database files, read; nothing for another source. Opened before [`Lookups::start`], which
+/// also needs the entries of lookups.json.
 pub struct LookupFiles(Option<(Databases, Stamps)>);
 
 impl LookupFiles {
@@ -88,7 +87,7 @@ impl LookupFiles {
     pub fn open(settings: &LookupSettings, clock: &Clock) -> Result<Self, LookupError> {
         let databases = match settings.source {
             LookupSource::File => {
-                // First: a change right after the reading must not be missed.
+                // Before the reading, so that a change right after it is not missed.
                 let known = stamps(&settings.db_paths);
                 Some((Databases::open(&settings.db_paths, clock)?, known))
             }
@@ -98,7 +97,8 @@ impl LookupFiles {
     }
 }
 
-/// What a start would find in the files of the lookups: databases, or the roots of a service.
+/// Checks the files of the lookups as a start would: databases, or the root certificates of a
+/// service.
 ///
 /// # Errors
 /// As [`LookupFiles::open`] and [`Lookups::start`].
@@ -114,9 +114,9 @@ pub(crate) fn check(settings: &LookupSettings, clock: &Clock) -> Result<(), Look
 }
 
 impl Lookups {
-    /// Watches the database files or starts to ask the service, and says so where visitors'
-    /// addresses leave the machine (LOOKUP-7). `files` was opened with the same settings; `rows` is
-    /// what lookups.json held.
+    /// Starts to watch the database files or to ask the service. Logs it if visitors' addresses
+    /// leave the machine (LOOKUP-7). `files` must be opened with the same settings; `rows` are the
+    /// entries of lookups.json.
     ///
     /// # Errors
     /// [`LookupError`], a sentence an operator can act on.
@@ -158,8 +158,8 @@ impl Lookups {
         })
     }
 
-    /// The part of a reload: databases are read again, a service is asked as the new settings say.
-    /// Which of them answers stays as it was at the start.
+    /// The lookups' part of a reload: reads databases again, or asks the service by the new
+    /// settings. The kind of source stays that of the start.
     pub(crate) fn part(&self) -> Part {
         let lookups = self.clone();
         Box::new(move |new| {
@@ -192,9 +192,9 @@ impl Lookups {
         })
     }
 
-    /// The function that the data plane asks. A panic in it is a bug of ours, or of the reader of
-    /// database files; the client is unknown for now, as after any failure (LOOKUP-3), and its
-    /// request goes on.
+    /// The function that the data plane asks. A panic in it is a bug here or in the reader of
+    /// database files. The client is unknown for now, as after any failure (LOOKUP-3), and its
+    /// request continues.
     pub fn asking(&self) -> Ask {
         let lookups = self.clone();
         Arc::new(move |client, answered| {
@@ -228,7 +228,7 @@ impl Lookups {
                     });
                     LookupStarted::Known {
                         lookup,
-                        // A replacement of the file renews what the table holds.
+                        // Valid until the file is replaced, which renews the answers in the table.
                         until_ns: u64::MAX,
                     }
                 }
@@ -247,7 +247,7 @@ impl Lookups {
         }
     }
 
-    /// What lookups.json is to hold.
+    /// The entries to write to lookups.json.
     pub(crate) fn rows(&self) -> Vec<LookupRow> {
         match &self.source {
             Source::Off(rows) | Source::File(_, rows) => rows.to_vec(),
@@ -255,7 +255,7 @@ impl Lookups {
         }
     }
 
-    /// Takes in an edit of lookups.json: what was added or changed, and what was taken out.
+    /// Applies an edit of lookups.json: added, changed and removed entries.
     pub(crate) fn edit(&mut self, changes: &[Change<LookupsFile>]) {
         let client = |change: &Change<LookupsFile>| match change {
             Change::Remove(client) => *client,
@@ -283,12 +283,12 @@ impl Lookups {
         }
     }
 
-    /// Whether answers of lookups.json are in use: those of a service are.
+    /// Whether answers of lookups.json are used: they are if the source is a service.
     pub(crate) fn uses_rows(&self) -> bool {
         matches!(self.source, Source::Service(_))
     }
 
-    /// For the metrics.
+    /// The facts for the metrics.
     pub(crate) fn facts(&self) -> LookupFacts {
         let mut facts = LookupFacts::default();
         for (count, counter) in facts.outcomes.iter_mut().zip(&self.counts.0) {

@@ -1,4 +1,4 @@
-//! How lookups ended, and how many did in which way.
+//! The outcomes of lookups, and their counts.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -46,7 +46,7 @@ pub(super) struct Counts(pub(super) [AtomicU64; Outcome::ALL.len()]);
 impl Counts {
     pub(super) fn count(&self, outcome: Outcome) {
         if let Some(counter) = self.0.get(outcome as usize) {
-            // Relaxed: it only has to add up.
+            // Relaxed: the counter only has to add up.
             counter.fetch_add(1, Ordering::Relaxed);
         }
     }

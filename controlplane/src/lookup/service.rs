@@ -1,9 +1,9 @@
-//! Asking a service over HTTPS: one question in flight a client, a bounded number in all, on a
-//! thread of its own (LOOKUP-1..3).
+//! Asks a lookup service over HTTPS: one question in flight for each client, a bounded number in
+//! all, on a thread of its own (LOOKUP-1..3).
 //!
-//! What leaves is the address, of an IPv6 client its /64, and nothing else of the visitor.
-//! Redirects are not followed, bodies are bounded, and what came is judged by `answer.rs`. When to
-//! ask at all is `breaker.rs`, what is known already `cache.rs`.
+//! A question contains the address, of an IPv6 client its /64, and nothing else about the visitor.
+//! Redirects are not followed, and bodies are bounded. `answer.rs` checks the response,
+//! `breaker.rs` decides when to ask, `cache.rs` keeps the answers.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -36,16 +36,16 @@ use crate::outgoing::{chain, retry_after, tls};
 
 /// The most questions under way at once.
 const MAX_IN_FLIGHT: usize = 64;
-/// The most that wait for their turn; further clients are asked about later (LOOKUP-2).
+/// The most questions that wait; further clients are looked up later (LOOKUP-2).
 const MAX_QUEUE: usize = 4096;
-/// When a client whose question found no place is asked about again.
+/// When a client whose question found no place is looked up again.
 const NO_PLACE_NS: u64 = 10_000_000_000;
-/// The most of an answer's body that is read.
+/// The most bytes of an answer's body that are read.
 const MAX_BODY: usize = 64 * 1024;
 /// The longest pause that a service may ask for.
 const MAX_PAUSE: Duration = Duration::from_secs(3600);
-/// The same while a country list or a percentage needs answers: whoever answers in place of the
-/// service must not switch them off for an hour (ALIVE-6).
+/// The longest pause while a country list or a percentage needs answers: a forged answer must not
+/// switch these off for an hour (ALIVE-6).
 const MAX_PAUSE_NEEDED: Duration = Duration::from_secs(60);
 /// Idle connections to the service, and how long they are kept.
 const MAX_IDLE: usize = 8;
@@ -53,20 +53,20 @@ const IDLE: Duration = Duration::from_secs(30);
 
 /// The service that is asked.
 pub(super) struct Service {
-    /// A reload may replace it; a question keeps what it began with.
+    /// Replaced by a reload; a question under way keeps the old value.
     asking: ArcSwap<Asking>,
     clock: Clock,
     table: Arc<dyn ClientTable>,
     counts: Arc<Counts>,
     queue: mpsc::Sender<Client>,
-    /// Locked for a new client and for an answer, never for a client that is known.
+    /// Locked for a new client and for an answer, never for a known client.
     state: Mutex<State>,
-    /// A question panics, as a bug would.
+    /// For tests: a question panics, as by a bug.
     #[cfg(test)]
     panics: std::sync::atomic::AtomicBool,
 }
 
-/// How the service is asked.
+/// The settings of a question.
 pub(super) struct Asking {
     url: LookupUrl,
     pointers: Pointers,
@@ -77,7 +77,7 @@ pub(super) struct Asking {
 }
 
 impl Asking {
-    /// As the settings say.
+    /// Reads them from the settings.
     ///
     /// # Errors
     /// The certificates of `WAF_LOOKUP_CA_FILE` cannot be used.
@@ -105,12 +105,11 @@ struct State {
     breaker: Breaker,
     back_off: BackOff,
     budget: Budget,
-    /// Clients that are asked about, with the requests that wait. At most queue and flight
-    /// together.
+    /// Clients whose lookup is queued or under way, with the requests that wait for it.
     flights: HashMap<Client, Vec<OnLookup>>,
 }
 
-/// Why there is no answer.
+/// Why a question failed.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error("no answer within WAF_LOOKUP_TIMEOUT")]
@@ -130,7 +129,7 @@ enum Failure {
 }
 
 impl Service {
-    /// Starts the thread. It ends with the process: nothing that it holds has to be finished.
+    /// Starts the thread. It ends with the process: no work of it must be finished.
     pub(super) fn start(
         settings: &LookupSettings,
         clock: Clock,
@@ -168,7 +167,7 @@ impl Service {
         Ok(service)
     }
 
-    /// The service is asked like this from now on, and its answers hold for so long.
+    /// Applies new settings of questions, and a new time to live of answers.
     pub(super) fn take(&self, asking: Asking, ttl: Duration) {
         self.asking.store(Arc::new(asking));
         self.state().cache.set_ttl(ttl);
@@ -211,7 +210,7 @@ impl Service {
         }
         state.budget.spend(client, now.mono_ns);
         if gate == Gate::Probe {
-            // The answer reaches the table all the same, if there is one.
+            // No request waits, but an answer still goes to the client table.
             state.flights.insert(client, Vec::new());
             let again_ns = now.mono_ns.saturating_add(NO_PLACE_NS);
             return LookupStarted::NotNow { again_ns };
@@ -220,24 +219,24 @@ impl Service {
         LookupStarted::Later
     }
 
-    /// Takes in an answer of a file.
+    /// Inserts an answer of lookups.json.
     pub(super) fn put(&self, row: LookupRow) {
         self.state().cache.put(row);
     }
 
-    /// Forgets an answer.
+    /// Removes an answer.
     pub(super) fn remove(&self, client: Client) {
         self.state().cache.remove(client);
     }
 
-    /// Every answer that holds.
+    /// Every valid answer.
     pub(super) fn rows(&self) -> Vec<LookupRow> {
         let now_ms = self.clock.now().wall_ms;
         self.state().cache.rows(now_ms)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing panics while it is held; if it ever does, each part is still whole.
+        // Nothing panics while the lock is held; even then each part would be whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -308,7 +307,8 @@ impl Service {
         Ok(judge(&body.to_bytes(), &asking.pointers)?)
     }
 
-    /// A question has its outcome: remembers it, tells the client table, then those who wait.
+    /// Handles the outcome of a question: keeps it, updates the client table, then calls the
+    /// waiting requests.
     fn settle(&self, client: Client, outcome: Result<Lookup, Failure>) {
         let now = self.clock.now();
         match outcome {
@@ -385,7 +385,7 @@ impl Service {
     }
 }
 
-/// A question under way. However it ends, also by a panic, it is settled.
+/// A question under way. It is settled however it ends, even by a panic.
 struct Flight {
     service: Arc<Service>,
     client: Client,
@@ -416,7 +416,7 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The client that asks.
+/// The HTTP client for questions.
 fn http_client(
     settings: &LookupSettings,
 ) -> Result<HttpClient<HttpsConnector<HttpConnector>, Empty<Bytes>>, LookupError> {

@@ -1,4 +1,4 @@
-//! What the metrics and the status are made from.
+//! The facts for the metrics and the status.
 
 use std::collections::BTreeMap;
 
@@ -14,9 +14,9 @@ use crate::lookup::LookupFacts;
 use crate::rules::RulesFacts;
 use crate::state::FileCounts;
 
-/// What is true at the moment of asking.
+/// The facts at the time of a request.
 pub(crate) struct Facts {
-    /// From the data plane.
+    /// The data plane's totals.
     pub(crate) totals: Totals,
     /// `WAF_MODE=observe`
     pub(crate) observe: bool,
@@ -36,20 +36,20 @@ pub(crate) struct Facts {
     pub(crate) countries: BTreeMap<String, u64>,
     /// Requests by AS number, by label.
     pub(crate) asns: BTreeMap<String, u64>,
-    /// Of the state files.
+    /// The counts of the state files.
     pub(crate) state: [FileCounts; 5],
-    /// From the lookups.
+    /// The facts about lookups.
     pub(crate) lookups: LookupFacts,
-    /// How long each certificate is valid.
+    /// The validity of each certificate.
     pub(crate) certificates: Vec<Validity>,
-    /// Of the counts that clients share.
+    /// The counts of shared limits.
     pub(crate) shared: SharedCountsUse,
     /// Clients that are remembered as known.
     pub(crate) known: u64,
-    /// From rules.json.
+    /// The facts about the rules.
     pub(crate) rules: RulesFacts,
-    /// Of the fleet, where there is one.
+    /// The facts about the fleet, if there is one.
     pub(crate) fleet: Option<FleetFacts>,
-    /// Of each feed, by name.
+    /// The facts about each feed, by name.
     pub(crate) feeds: Vec<FeedFacts>,
 }

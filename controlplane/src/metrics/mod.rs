@@ -1,10 +1,11 @@
-//! The metrics endpoint: what `table.rs` names, in the text format of Prometheus. Nothing is
-//! counted here: the control loop gathers the facts when Prometheus asks, and another thread
-//! writes them, with what the system says of the process.
+//! The metrics endpoint: the metrics of `table.rs` in the text format of Prometheus. Nothing is
+//! counted here: the control loop gathers the facts when Prometheus asks, and another thread writes
+//! them, together with the system's figures of the process.
 //!
 //! Counters and gauges go through the exporter, which is never installed as the process's recorder.
-//! What it has no words for is written here: histograms that arrive as exact buckets (its own would
-//! keep every sample until upkeep runs), series that come and go, and counters with a fraction.
+//! Metrics that the exporter cannot express are written here: histograms that arrive as exact
+//! buckets (its own would keep every sample until upkeep runs), series that come and go, and
+//! counters with a fraction.
 
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
@@ -27,9 +28,9 @@ pub(crate) use process::Process;
 use process::{boot_seconds, float};
 use table::{METRICS, Values};
 
-/// So many lists of each kind have hits of their own, the first that rules.json names.
+/// The most lists of each kind with a series of their own: the first ones in rules.json.
 const MAX_LIST_SERIES: usize = 64;
-/// The name under which the hits of further ones are told together; no file has it.
+/// The name of the series for the hits of all further lists; no file has this name.
 const OTHER_LISTS: &str = "other/lists/";
 
 /// The content type of [`Metrics::render`].
@@ -38,8 +39,8 @@ pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4";
 /// The metrics endpoint's recorder.
 pub(crate) struct Metrics {
     recorder: PrometheusRecorder,
-    /// When the machine started, seconds since 1970. Read once: where the wall clock is set later,
-    /// the start of the process must not seem to move.
+    /// When the machine started, in seconds since 1970. Read once, so that the start of the process
+    /// does not seem to move if the wall clock is set later.
     boot_seconds: f64,
 }
 
@@ -79,7 +80,7 @@ impl Metrics {
         }
     }
 
-    /// What the system says of the process now.
+    /// The system's figures of the process now.
     pub(crate) fn process(&self) -> Option<Process> {
         Process::read(self.boot_seconds)
     }
@@ -181,7 +182,7 @@ impl Metrics {
     }
 }
 
-/// What the exporter wants to know of who counts; it shows nothing of it.
+/// Metadata that the exporter requires and does not show.
 static METADATA: Metadata<'static> = Metadata::new(module_path!(), Level::INFO, None);
 
 type Labels<const N: usize> = [(&'static str, &'static str); N];
@@ -191,7 +192,7 @@ fn key<const N: usize>(name: &'static str, labels: Labels<N>) -> Key {
     Key::from_parts(name, labels.to_vec())
 }
 
-/// Series of fixed label sets are there from the start, with 0.
+/// Writes a counter. Series of fixed label sets exist from the start, with 0.
 fn counter<const N: usize>(
     recorder: &PrometheusRecorder,
     name: &'static str,
@@ -212,7 +213,7 @@ fn gauge<const N: usize>(
     recorder.register_gauge(&key, &METADATA).set(value);
 }
 
-/// A block of the exporter with its lines in order: it walks a hash map.
+/// Sorts the lines of a block of the exporter, which walks a hash map.
 fn sorted_block(block: &str) -> String {
     let mut lines: Vec<&str> = block.lines().filter(|line| !line.is_empty()).collect();
     // `# HELP` before `# TYPE` before the samples: the order of the bytes.
@@ -220,7 +221,7 @@ fn sorted_block(block: &str) -> String {
     lines.join("\n") + "\n"
 }
 
-/// A family without the exporter: its series by their labels as they are written, and their values.
+/// Writes a metric family without the exporter. `labels` are in their written form.
 fn block<V: Display>(
     name: &str,
     help: &str,
@@ -239,7 +240,7 @@ fn block<V: Display>(
     block
 }
 
-/// A label whose value is whatever an operator wrote.
+/// A label whose value comes from an operator.
 fn label(name: &str, value: &str) -> String {
     let value = value
         .replace('\\', "\\\\")
@@ -248,8 +249,9 @@ fn label(name: &str, value: &str) -> String {
     format!("{name}=\"{value}\"")
 }
 
-/// Hits of the rules, by name. A file's name is whatever the operator wrote, and of `allow` and of
-/// `deny` rules.json may name any number of files: those behind the first are told as one.
+/// Hits of the rules, by name. The names of files come from the operator, and `allow` and `deny` of
+/// rules.json may name any number of files: those after the first [`MAX_LIST_SERIES`] share one
+/// series.
 fn rule_hits(rules: &[Arc<Rule>]) -> impl Iterator<Item = (String, u64)> {
     let mut lists: BTreeMap<RuleKind, usize> = BTreeMap::new();
     let mut hits: BTreeMap<(&str, RuleKind), u64> = BTreeMap::new();
@@ -269,7 +271,7 @@ fn rule_hits(rules: &[Arc<Rule>]) -> impl Iterator<Item = (String, u64)> {
     })
 }
 
-/// Requests of who claims to be a crawler.
+/// Requests that claim to come from a crawler.
 fn crawler_requests(crawler: &Crawler) -> impl Iterator<Item = (String, u64)> {
     let name = label("crawler", &crawler.rule.name);
     let requests = crawler.counts.requests();

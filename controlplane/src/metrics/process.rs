@@ -1,5 +1,5 @@
-//! What the operating system says of this process (METRIC-3), from `/proc/self` alone: a hardened
-//! unit hides the rest of `/proc`.
+//! The operating system's figures of this process (METRIC-3), from `/proc/self` only, because a
+//! hardened unit hides the rest of `/proc`.
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -12,20 +12,20 @@ pub(super) fn float(value: u64) -> f64 {
     value as f64
 }
 
-/// What the operating system says of the process.
+/// The operating system's figures of the process.
 pub(crate) struct Process {
     pub(super) cpu_seconds: f64,
     pub(super) resident_bytes: u64,
     pub(super) virtual_bytes: u64,
     pub(super) open_fds: u64,
-    /// Infinite where there is no bound.
+    /// Infinite if there is no bound.
     pub(super) max_fds: f64,
     pub(super) threads: u64,
     pub(super) start_seconds: f64,
 }
 
-/// When the machine started, seconds since 1970: now, less what it has been up, as the kernel
-/// itself makes `btime` of `/proc/stat`.
+/// When the machine started, in seconds since 1970: now minus its uptime, as the kernel computes
+/// `btime` of `/proc/stat`.
 #[expect(
     clippy::cast_precision_loss,
     reason = "seconds since 1970 and nanoseconds of a second stay far below 2⁵³"
@@ -39,7 +39,7 @@ pub(super) fn boot_seconds() -> f64 {
 }
 
 impl Process {
-    /// Reads `/proc/self`; nothing where there is none.
+    /// Reads `/proc/self`; none if there is no `/proc`.
     pub(super) fn read(boot_seconds: f64) -> Option<Self> {
         let file = |name: &str| std::fs::read_to_string(format!("/proc/self/{name}")).ok();
         let open_fds = std::fs::read_dir("/proc/self/fd").ok()?.count() as u64;
@@ -48,7 +48,7 @@ impl Process {
             &file("status")?,
             &file("limits")?,
             boot_seconds,
-            // One of them is the directory that is being read.
+            // One of the descriptors is the directory that is being read.
             open_fds.saturating_sub(1),
         )
     }

@@ -1,4 +1,4 @@
-//! Every metric, one row each: its name, what it says, and where its values come from.
+//! Every metric, one row each: its name, its help text, and the source of its values.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ type ByLabel = Vec<(&'static str, u64)>;
 /// Values by two labels.
 type ByTwoLabels = Vec<([&'static str; 2], u64)>;
 
-/// The kind of a metric, and what is read of the facts for it.
+/// The kind of a metric, and the function that reads its values from the facts.
 pub(super) enum Values {
     /// A counter without a label.
     Counter(fn(&Facts) -> u64),
@@ -44,26 +44,26 @@ pub(super) enum Values {
     CounterBy(&'static str, fn(&Facts) -> ByLabel),
     /// A counter by two labels.
     CounterByTwo([&'static str; 2], fn(&Facts) -> ByTwoLabels),
-    /// A counter by one label whose series come and go, which the exporter knows no words for: it
-    /// would show one that lost its place for ever. The labels are letters and digits.
+    /// A counter by one label whose series come and go. The exporter cannot express this: it would
+    /// show a removed series forever. The labels are letters and digits.
     CounterOfSome(&'static str, fn(&Facts) -> &BTreeMap<String, u64>),
     /// Hits of the rules that are in force (RULE-6).
     RuleHits(fn(&Facts) -> &[Arc<Rule>]),
-    /// Requests of who claims to be a crawler (CRAWL-7).
+    /// Requests that claim to come from a crawler (CRAWL-7).
     CrawlerRequests(fn(&Facts) -> &[Arc<Crawler>]),
     /// How full the counts of shared limits are (SHARE-8).
     SharedUse(fn(&Facts) -> &[SharedUse]),
-    /// A gauge of each feed; no series where there is nothing to tell.
+    /// A gauge of each feed; no series if there is no value.
     FeedGauge(fn(&FeedFacts) -> Option<f64>),
     /// Fetches of each feed, by their outcome.
     FeedFetches(fn(&FeedFacts) -> &[u64; FeedOutcome::ALL.len()]),
-    /// A moment of each certificate, milliseconds since 1970.
+    /// A time of each certificate, in milliseconds since 1970.
     CertificateTime(fn(&Validity) -> u64),
     /// A gauge.
     Gauge(fn(&Facts) -> f64),
     /// Always 1, with the version as its label.
     Version,
-    /// A gauge of the fleet: there is none without one.
+    /// A gauge of the fleet; without a fleet there is no series.
     FleetGauge(fn(&FleetFacts) -> f64),
     /// A counter of the fleet, by a label or without one.
     FleetCounter(Option<&'static str>, fn(&FleetFacts) -> ByLabel),
@@ -85,7 +85,7 @@ const fn row(name: &'static str, help: &'static str, values: Values) -> Metric {
     Metric { name, help, values }
 }
 
-/// Requests by action and mode. The mode that is not this one's is there with 0.
+/// Requests by action and mode. The other mode has series with 0.
 fn requests(facts: &Facts) -> ByTwoLabels {
     let modes = ["enforce", "observe"];
     let counts = Action::ALL.into_iter().zip(facts.totals.requests);

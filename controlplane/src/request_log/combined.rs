@@ -1,5 +1,5 @@
-//! A record as one line of the NCSA combined format, which log analysers read (TELL-2). It holds a
-//! part of what JSON does: who, when, what was asked, and what was answered.
+//! A record as one line of the NCSA combined format, which log analysers read (TELL-2). It has only
+//! a part of the JSON form: client, time, request and response.
 
 use std::io::Write as _;
 
@@ -50,8 +50,8 @@ fn line(record: &Record, batch: &Batch, out: &mut Vec<u8>) {
     out.push(b'\n');
 }
 
-/// Where nothing was answered, the number that nginx writes: 499 where the client went away, 444
-/// where the connection was closed unanswered.
+/// The status. Without a response, the number that nginx writes: 499 if the client went away, 444
+/// if the connection was closed unanswered.
 fn status(record: &Record) -> u64 {
     match (record.status, record.action) {
         (Some(status), _) => status.as_u16().into(),
@@ -64,7 +64,8 @@ fn quoted(batch: &Batch, field: Text, out: &mut Vec<u8>) {
     text(batch.text(field).or(Some(b"-")), out);
 }
 
-/// Visible ASCII and blanks as they are; everything else, and what would end a field, as `\xHH`.
+/// Writes visible ASCII and blanks as they are; everything else, and characters that would end a
+/// field, as `\xHH`.
 fn text(bytes: Option<&[u8]>, out: &mut Vec<u8>) {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
     for byte in bytes.unwrap_or_default() {
@@ -97,6 +98,6 @@ fn time(at_ms: u64, out: &mut Vec<u8>) {
         .and_then(|month| MONTHS.get(month.checked_sub(1)?))
         .unwrap_or(&"-");
     let (year, day) = (year.unwrap_or_default(), day.unwrap_or_default());
-    // A Vec takes every write.
+    // Writing to a Vec cannot fail.
     drop(write!(out, "{day}/{month}/{year}:{clock} +0000"));
 }

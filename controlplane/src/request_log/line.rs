@@ -1,6 +1,6 @@
-//! Records as lines. JSON is written by hand, member by member: the order is fixed, nearly every
-//! value needs no escape, and this is the most repeated work of the control plane. The other form:
-//! `combined.rs`.
+//! Records as lines. JSON is written by hand, member by member: the order is fixed, nearly no value
+//! needs an escape, and this is the most frequent work of the control plane. `combined.rs` has the
+//! other form.
 
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr};
@@ -32,9 +32,9 @@ fn members(names: &[HeaderName]) -> Vec<Vec<u8>> {
 pub(super) struct Form {
     /// `,"instance":"…"`, escaped once.
     instance: Vec<u8>,
-    /// The header fields that the batches hold; none before the first that says so.
+    /// The header fields that the batches hold; none before the first batch with fields.
     names: Option<Arc<[HeaderName]>>,
-    /// `"name":"` of them, escaped once; in the same order.
+    /// `"name":"` of these fields, escaped once, in the same order.
     headers: Vec<Vec<u8>>,
     prefixes: PrefixLengths,
     watches: Watches,
@@ -64,13 +64,14 @@ impl Form {
     pub(super) fn lines(&mut self, batch: &Batch, out: &mut Vec<u8>) {
         self.take_names(batch.names());
         for (record, texts, truncated) in batch.records() {
-            // Nearly always; one look at all texts costs a fraction of a look at each.
+            // True for nearly every batch; one check of all texts costs a fraction of checking
+            // each.
             let plain = is_plain(texts);
             self.line(record, truncated, &mut Line { batch, plain, out });
         }
     }
 
-    /// One line for each number of requests that have none of their own (LOG-6).
+    /// One line for each count of requests without lines of their own (LOG-6).
     pub(super) fn left_out(&mut self, batch: &Batch, out: &mut Vec<u8>) {
         for left_out in batch.left_out() {
             out.extend_from_slice(b"{\"time\":\"");
@@ -90,7 +91,7 @@ impl Form {
         }
     }
 
-    /// A reload may have brought other header fields to log: a batch says which it holds.
+    /// Takes the header fields of a batch: a reload may have changed which are logged.
     fn take_names(&mut self, names: Option<&Arc<[HeaderName]>>) {
         let is_held = |names: &&Arc<[HeaderName]>| {
             let held = self.names.as_ref();
@@ -258,8 +259,8 @@ impl Form {
     }
 }
 
-/// A line that is written, member by member. Names of members come with their comma, and texts with
-/// their opening quote.
+/// A line that is being written, member by member. Constant names of members include their comma,
+/// and for texts the opening quote.
 struct Line<'a> {
     batch: &'a Batch,
     /// No text of the record needs an escape.
@@ -273,7 +274,7 @@ impl Line<'_> {
         self.out.extend_from_slice(bytes);
     }
 
-    /// A text from outside; nothing where there is none.
+    /// Writes a member with a text from outside; nothing if there is no text.
     fn text(&mut self, member: &[u8], text: Text) {
         if let Some(bytes) = self.batch.text(text) {
             self.raw(member);
@@ -282,7 +283,7 @@ impl Line<'_> {
         }
     }
 
-    /// The inside of a text from outside.
+    /// Writes the inside of a text from outside.
     fn inside(&mut self, bytes: &[u8]) {
         if self.plain {
             self.raw(bytes);
@@ -291,7 +292,7 @@ impl Line<'_> {
         }
     }
 
-    /// A name of ours: nothing in it needs an escape.
+    /// Writes a member with a name of this program, which needs no escape.
     fn name(&mut self, member: &[u8], name: &str) {
         self.raw(member);
         self.raw(name.as_bytes());
@@ -324,7 +325,7 @@ impl Line<'_> {
     }
 }
 
-/// RFC 3339 in UTC with milliseconds; the calendar is asked once a second.
+/// Times in RFC 3339, UTC, with milliseconds. The date is computed once a second.
 #[derive(Default)]
 pub(super) struct Stamp {
     at_ms: u64,
@@ -368,7 +369,7 @@ fn decimals(thousandths: u64) -> [u8; 4] {
     ]
 }
 
-/// The digits of every octet, to the left, and how many they are.
+/// The digits of every octet, left-aligned, and their number.
 const OCTETS: [([u8; 3], usize); 256] = octets();
 
 #[expect(clippy::indexing_slicing, reason = "runs when it is compiled")]
@@ -389,7 +390,7 @@ const fn octets() -> [([u8; 3], usize); 256] {
     }
 }
 
-/// Three bytes and a cut: a copy whose length is known when it is compiled needs no call.
+/// Copies three bytes and truncates: a copy of constant length needs no call.
 fn octet(value: u8, out: &mut Vec<u8>) {
     if let Some((digits, count)) = OCTETS.get(usize::from(value)) {
         out.extend_from_slice(digits);
@@ -434,7 +435,7 @@ pub(super) fn address(address: IpAddr, out: &mut Vec<u8>) {
     }
 }
 
-/// By hand: three times in every line.
+/// Written by hand, because every line has three addresses.
 fn dotted(address: Ipv4Addr, out: &mut Vec<u8>) {
     let [a, b, c, d] = address.octets();
     octet(a, out);
@@ -454,7 +455,7 @@ fn netblock(netblock: Netblock, out: &mut Vec<u8>) {
 /// Whether no byte needs an escape, and all are ASCII.
 fn is_plain(bytes: &[u8]) -> bool {
     let plain = |byte: &u8| (0x20..0x7f).contains(byte) && *byte != b'"' && *byte != b'\\';
-    // No early exit: the compiler turns this into a few vector instructions.
+    // No early exit, so that the compiler can use vector instructions.
     bytes.iter().fold(true, |all, byte| all & plain(byte))
 }
 

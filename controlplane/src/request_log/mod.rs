@@ -1,12 +1,12 @@
 //! The request log: one line for each request, written by a thread of its own (LOG-1..3).
 //!
-//! Records arrive in batches over a bounded channel and are turned into text here, many lines a
-//! write. Which requests are logged (`WAF_LOG_REQUESTS`) and what happens to a batch that finds the
-//! channel full are the sender's business. Alerts arrive as whole lines over a channel of their
-//! own, also where no request is logged (ALERT-4).
+//! Records arrive in batches over a bounded channel and become text here, many lines in one write.
+//! The sender decides which requests are logged (`WAF_LOG_REQUESTS`), and what happens to a batch
+//! if the channel is full. Alerts arrive as whole lines over a channel of their own, even if no
+//! request is logged (ALERT-4).
 //!
-//! The thread looks into the channel on a short tick and never waits on it: a waiting receiver
-//! costs each sender a lock and a wake-up on the request path. Emptied batches go back to the
+//! The thread polls the channel on a short tick and never waits on it: a waiting receiver would
+//! cost each sender a lock and a wake-up on the request path. Emptied batches go back to the
 //! workers.
 
 use std::fs::File;
@@ -30,12 +30,12 @@ mod line;
 
 use line::{Form, number};
 
-/// How often the channel is looked into while nothing comes.
+/// How often the channel is polled while it is idle.
 const TICK: Duration = Duration::from_millis(20);
-/// The same while lines come. What a worker has filled is in the processor's cache still, and fewer
-/// batches go round, which leave more of it to the worker.
+/// How often it is polled while lines come. So soon, a filled batch is still in the processor's
+/// cache, and fewer batches circulate, which leaves more of the cache to the worker.
 const BUSY_TICK: Duration = Duration::from_millis(5);
-/// How often a write is tried again that failed.
+/// How often a failed write is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 /// Lines are gathered up to this size before a write.
 const CHUNK_BYTES: usize = 64 << 10;
@@ -48,7 +48,7 @@ pub type Lost = Arc<dyn Fn() -> u64 + Send + Sync>;
 /// The handle to the writer's thread.
 pub struct RequestLog {
     control: Sender<Control>,
-    /// What a reload brings; the latest counts.
+    /// The settings of a reload; a later one replaces them.
     next: Arc<Mutex<Option<Next>>>,
     thread: Thread,
     /// Disconnected when the thread has ended.
@@ -116,15 +116,15 @@ impl RequestLog {
         })
     }
 
-    /// Opens `WAF_LOG_FILE` again, after what came so far is written to the old one (SIGUSR1, for
+    /// Opens `WAF_LOG_FILE` again, once all lines so far are written to the old file (SIGUSR1, for
     /// log rotation).
     pub fn reopen(&self) {
-        // Full: as many are waiting already, one more would change nothing.
+        // If the queue is full, reopens are waiting already: one more would change nothing.
         let _ = self.control.try_send(Control::Reopen);
         self.thread.unpark();
     }
 
-    /// The part of a reload: the file is opened again, also where no setting of it has changed.
+    /// The log's part of a reload: opens the file again, even if no setting has changed.
     pub fn part(&self) -> Part {
         let (next, thread) = (Arc::clone(&self.next), self.thread.clone());
         Box::new(move |new| {
@@ -144,8 +144,8 @@ impl RequestLog {
         })
     }
 
-    /// Writes what is in the channel and ends the thread. A reader that does not read is waited for
-    /// 5 seconds.
+    /// Writes what is in the channel and ends the thread. Waits at most 5 seconds for the reader of
+    /// the log.
     pub fn stop(self) {
         let _ = self.control.send_timeout(Control::Stop, STOP_WAIT);
         self.thread.unpark();
@@ -154,11 +154,11 @@ impl RequestLog {
 }
 
 fn lock(next: &Mutex<Option<Next>>) -> MutexGuard<'_, Option<Next>> {
-    // Nothing panics while it is held.
+    // Nothing panics while the lock is held.
     next.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Where lines go.
+/// The target of the lines.
 struct Target {
     file: File,
     /// None is standard output.
@@ -174,8 +174,8 @@ impl Target {
                     path.display()
                 )
             })?,
-            // Its own descriptor: the standard library's would copy every line through a line
-            // buffer.
+            // A descriptor of its own: the standard library's handle would copy every line through
+            // a line buffer.
             None => io::stdout()
                 .as_fd()
                 .try_clone_to_owned()
@@ -196,7 +196,7 @@ struct Writer {
     orders: Receiver<Control>,
     lost: Lost,
     lost_logged: u64,
-    /// Those who listen to what happens.
+    /// The listeners of the event stream.
     events: Arc<Events>,
     target: Target,
     /// Lines not written yet; grows to a chunk and one batch.
@@ -204,7 +204,7 @@ struct Writer {
     /// Bytes of `pending` that are written.
     written: usize,
     failing: bool,
-    /// Something came since the look before.
+    /// True if lines came since the last poll.
     busy: bool,
     next: Arc<Mutex<Option<Next>>>,
     _ending: Sender<()>,
@@ -214,8 +214,7 @@ impl Writer {
     fn run(mut self) {
         loop {
             if self.orders.is_empty() && (self.failing || self.is_idle()) {
-                // Not the channel's own wait: it gives way to other threads several times before it
-                // sleeps.
+                // Not the channel's own wait, which yields several times before it sleeps.
                 std::thread::park_timeout(self.wait());
             }
             let order = self.orders.try_recv();
@@ -246,25 +245,25 @@ impl Writer {
         self.records.is_empty() && self.lines.is_empty()
     }
 
-    /// Writes what waits in the channels at this moment, and no more: in an overload that fills
-    /// them as fast as they are emptied, rotation and the line about lost lines must still come.
+    /// Writes what is in the channels now, and no more. In an overload that fills them as fast as
+    /// they are emptied, rotation and the line about lost lines must still be done.
     fn drain(&mut self) {
         let waiting = self.lines.len() + self.records.len();
         self.busy = waiting > 0;
         for _ in 0..waiting {
-            // What cannot be written stays; the channels fill, and what does not fit into them is
-            // counted by its sender.
+            // Lines that cannot be written stay pending; the channels fill up, and the senders
+            // count what does not fit.
             if self.pending.len() >= CHUNK_BYTES && !self.write() {
                 return;
             }
-            // Alerts first: they are few, and matter most when there are many records.
+            // Alerts first: they are few, and matter most in an overload.
             if let Ok(line) = self.lines.try_recv() {
                 self.events.alert(&line);
                 self.pending.extend_from_slice(&line);
             } else if let Ok(mut batch) = self.records.try_recv() {
                 self.write_lines(&batch);
                 batch.clear();
-                // Enough are kept already: this one is freed.
+                // If enough spare batches are kept, this one is freed.
                 let _ = self.spare.try_send(batch);
             }
         }
@@ -272,7 +271,7 @@ impl Writer {
         self.write();
     }
 
-    /// The lines of a batch. Who listens to events gets JSON, whatever form the log has.
+    /// Writes the lines of a batch. Listeners of events get JSON, whatever the format of the log.
     fn write_lines(&mut self, batch: &Batch) {
         self.events.refusals().take(batch);
         let from = self.pending.len();
@@ -291,7 +290,7 @@ impl Writer {
         self.events.decisions(lines);
     }
 
-    /// One line that tells how many are missing.
+    /// Writes one line with the number of lost records.
     #[expect(
         clippy::disallowed_methods,
         reason = "the time of one line of the log, at the edge"
@@ -351,10 +350,11 @@ impl Writer {
         }
     }
 
-    /// Writes what came so far to the old target, and what follows to the new one.
+    /// Switches to a new target, once all lines so far are written to the old one.
     fn turn_to(&mut self, target: Target) {
         if !self.write() {
-            // The old file takes no more: a line it has only a part of goes whole to the new one.
+            // If the old file takes no more, a line that is partly written there is written whole
+            // to the new one.
             let done = self.pending.get(..self.written).unwrap_or_default();
             self.written = done
                 .iter()
@@ -366,8 +366,8 @@ impl Writer {
     }
 }
 
-/// The lines of a batch, in the form that `WAF_LOG_FORMAT` names; what is no request is JSON in
-/// both.
+/// The lines of a batch in the format of `WAF_LOG_FORMAT`. Lines that are no requests are JSON in
+/// both formats.
 fn write_lines(form: &mut Form, format: LogFormat, batch: &Batch, out: &mut Vec<u8>) {
     match format {
         LogFormat::Json => form.lines(batch, out),

@@ -1,4 +1,5 @@
-//! A file of literals of user agents: one a line, comments as in lists of netblocks (MATCH-1).
+//! A file of literals of user agents: one literal a line, with comments as in lists of netblocks
+//! (MATCH-1).
 
 use std::path::Path;
 
@@ -7,13 +8,13 @@ use weir_shared::rules::{MAX_LITERAL, MAX_LITERALS, MIN_LITERAL};
 use super::list_file;
 use crate::netblock_list;
 
-/// What was read of one.
+/// The content of such a file.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Agents {
     pub(super) literals: Vec<String>,
 }
 
-/// Whether a literal is one (MATCH-2).
+/// Checks a literal (MATCH-2).
 pub(super) fn literal(text: &str) -> Result<(), String> {
     if text.len() < MIN_LITERAL {
         return Err(format!(
@@ -29,7 +30,7 @@ pub(super) fn literal(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Reads one that is to have at most so many literals. An error is the end of a sentence.
+/// Reads a file of at most `room` literals. The error is the end of a sentence.
 pub(super) fn read(path: &Path, room: usize) -> Result<Agents, String> {
     let bytes = list_file::bytes(path).map_err(|error| format!("cannot be read ({error})"))?;
     let agents = parse(&bytes)?;
@@ -45,7 +46,7 @@ pub(super) fn read(path: &Path, room: usize) -> Result<Agents, String> {
     Ok(agents)
 }
 
-/// Reads the text of one.
+/// Parses the text of such a file.
 pub(super) fn parse(bytes: &[u8]) -> Result<Agents, String> {
     let mut literals = Vec::new();
     for (number, line) in netblock_list::lines(bytes) {

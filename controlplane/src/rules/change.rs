@@ -1,6 +1,6 @@
-//! A member more, or less, in a list of rules.json, as a command asks for it (CONTROL-8): what
-//! becomes of the text, and how it gets into the file. Whoever asks is the thread that watches the
-//! file, or a command where no service runs; `swap.rs` sees to it that neither loses an edit.
+//! Adds or removes a member of a list of rules.json, for a command (CONTROL-8): changes the text,
+//! and replaces the file. The caller is the thread that watches the file, or a command if no
+//! service runs; `swap.rs` ensures that no edit is lost.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use super::entry::{
 use super::list_file;
 use super::swap::Place;
 
-/// Changes the file: read, judged, compared and swapped.
+/// Changes the file: reads and checks it, then replaces it by compare and swap.
 ///
 /// # Errors
 /// [`NotChanged`]; the file is as it was.
@@ -29,10 +29,10 @@ pub(super) fn change(
             std::thread::sleep(PAUSE);
         }
         match attempt(compiler, path, change, now_ms) {
-            // Lost to another save.
+            // Another save came in between.
             Ok(None) => last = None,
             Ok(Some(changed)) => return Ok(changed),
-            // It may be half of what is being saved.
+            // The file may be partly saved.
             Err(wrong @ NotChanged::DoesNotFit { .. }) => last = Some(wrong),
             Err(other) => return Err(other),
         }
@@ -60,7 +60,7 @@ fn attempt(
     let bytes = old.as_ref().map(|old| old.bytes.as_slice());
     compiler.read(bytes).map_err(unfit)?;
     let mut rules = match bytes.map(serde_json::from_slice) {
-        // That it is an object was judged.
+        // The check has ensured that it is an object.
         Some(Ok(Value::Object(rules))) => rules,
         _ => Map::from_iter([("version".to_owned(), json!(1))]),
     };
@@ -78,7 +78,7 @@ fn attempt(
     if let Some(entry) = &change.entry {
         let members = rules.entry(change.list.name()).or_insert_with(|| json!([]));
         if let Value::Array(members) = members {
-            // Of rules.json only a netblock of every client says so.
+            // In rules.json only a netblock of all clients needs `force`.
             let force = false;
             let entry = Entry {
                 force,
@@ -100,7 +100,7 @@ fn attempt(
     Ok(swapped.then_some(changed))
 }
 
-/// Takes every entry of exactly this netblock out, and says how many there were.
+/// Removes every entry of exactly this netblock, and returns how many there were.
 fn take_out(rules: &mut Map<String, Value>, change: &Change) -> usize {
     let is_it = |member: &Value| {
         let held = member.get("netblock").and_then(Value::as_str);

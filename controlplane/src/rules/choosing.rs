@@ -1,4 +1,4 @@
-//! `match` of rules.json: which requests a rule means, as people write it (MATCH-1).
+//! `match` of rules.json: which requests a rule applies to, in its JSON form (MATCH-1).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ pub(super) enum Words {
     Some(Vec<String>),
 }
 
-/// A text that is looked for.
+/// A text to search for.
 #[derive(Debug, Deserialize)]
 #[serde(try_from = "String")]
 pub(super) struct Literal(pub(super) String);
@@ -56,7 +56,7 @@ impl TryFrom<String> for Literal {
     }
 }
 
-/// An entry of `fields`: the schema sees to it that it has one of `is` and `has`.
+/// An entry of `fields`. The schema ensures that it has one of `is` and `has`.
 #[derive(Debug, Deserialize)]
 pub(super) struct Field {
     pub(super) name: FieldName,
@@ -135,11 +135,11 @@ impl TryFrom<String> for AsnWord {
     }
 }
 
-/// Files of literals as they were read, by name.
+/// The files of literals, by name.
 pub(super) type AgentFiles = HashMap<String, Arc<Agents>>;
 
 impl Match {
-    /// What the data plane asks.
+    /// The matcher for the data plane.
     pub(super) fn matcher(&self, files: &AgentFiles, feeds: &Feeds) -> Matcher {
         let paths = self.paths.iter().map(String::as_str);
         let case = if self.exact_case {
@@ -160,7 +160,7 @@ impl Match {
             user_agent.push(literals.collect());
         }
         if let Some(name) = &self.user_agent_file {
-            // Of a file that cannot be read nothing is in force: no request has one of no literals.
+            // A file that cannot be read counts as empty: it matches no request.
             let agents = files.get(name);
             user_agent.push(
                 agents
@@ -179,7 +179,7 @@ impl Match {
         }
         let mut asns = Asns::default();
         for AsnWord(word) in &self.asns {
-            // Judged when it was read.
+            // Checked when the file was read.
             let _ = asns.add(word);
         }
         Further {
@@ -192,7 +192,7 @@ impl Match {
             }),
             countries: (!self.countries.is_empty()).then_some(countries),
             asns: (!self.asns.is_empty()).then_some(asns),
-            // It was judged that there is one.
+            // The check has ensured that there is one.
             list: self.list.as_ref().and_then(|name| feeds.get(name)).cloned(),
             crawler: (self.crawler_words().iter())
                 .map(|word| CrawlerWord::of(word))
@@ -209,7 +209,7 @@ impl Match {
         }
     }
 
-    /// Where one of them stands.
+    /// The pointer to one of these words.
     pub(super) fn crawler_pointer(&self, pointer: &str, index: usize) -> String {
         match &self.crawler {
             Some(Words::Some(_)) => format!("{pointer}/crawler/{index}"),
@@ -217,7 +217,7 @@ impl Match {
         }
     }
 
-    /// Whether only verified crawlers are meant: nobody makes himself one by what he writes.
+    /// Whether only verified crawlers match: no client can claim that by what it sends.
     fn is_for_verified(&self) -> bool {
         let is_verified = |word: &String| match CrawlerWord::of(word) {
             CrawlerWord::State(state) => state == ClaimState::Verified,
@@ -227,19 +227,19 @@ impl Match {
         !words.is_empty() && words.iter().all(is_verified)
     }
 
-    /// Literals in rules.json itself.
+    /// The number of literals in rules.json itself.
     pub(super) fn literals(&self) -> usize {
         let of_fields = self.fields.iter().filter(|field| field.has.is_some());
         self.user_agent.len() + of_fields.count()
     }
 
-    /// The member that needs lookups, if one is named.
+    /// The member that needs lookups, if there is one.
     pub(super) fn needs_lookups(&self) -> Option<&'static str> {
         let of_countries = (!self.countries.is_empty()).then_some("countries");
         of_countries.or((!self.asns.is_empty()).then_some("asns"))
     }
 
-    /// Pointer and sentence of what a schema cannot say.
+    /// Checks what a schema cannot express. The error has a pointer and a sentence.
     pub(super) fn judge(
         &self,
         path: impl Fn(&str) -> Result<(), String>,
@@ -263,7 +263,7 @@ impl Match {
         Ok(())
     }
 
-    /// Whether it could let in whoever writes what it names (MATCH-4).
+    /// Checks that no client can make itself exempt by what it sends (MATCH-4).
     pub(super) fn judge_exempt(&self) -> Result<(), (String, String)> {
         if self.exact_case {
             let message = "what lets requests through always minds capital and small letters";
@@ -291,7 +291,7 @@ impl Field {
     }
 }
 
-/// What no host can be: such a rule would match nothing.
+/// Refuses a name that no host can have: such a rule would match nothing.
 pub(super) fn host(name: &str) -> Result<(), String> {
     let strange = |c: char| !c.is_ascii_graphic() || matches!(c, '*' | '/' | '?' | '#' | '@' | ',');
     if name.contains(strange) {
@@ -302,7 +302,7 @@ pub(super) fn host(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The schema has seen to it that each is a method.
+/// The methods of these names. The schema has ensured that each is a method.
 pub(super) fn methods(names: &[String]) -> Vec<Method> {
     let methods = names.iter().map(|name| Method::from_bytes(name.as_bytes()));
     methods.filter_map(Result::ok).collect()

@@ -1,5 +1,5 @@
-//! Makes the rules that the data plane reads of rules.json and its lists, at a moment: what has
-//! ended by then has no effect, and when the next entry ends is told (RULE).
+//! Compiles rules.json and its lists into the rules for the data plane, for a given time: entries
+//! that have ended have no effect, and the end of the next entry is returned (RULE).
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -30,48 +30,48 @@ use crate::state::fault::Fault;
 
 mod listing;
 
-/// Reads and compiles; keeps which rule is which over edits.
+/// Reads and compiles; keeps the identity of rules over edits.
 pub(super) struct Compiler {
     reader: Reader,
     path: PathBuf,
     known: Known,
     counted: Counted,
-    /// Lists as they were last read whole, by name.
+    /// The last complete content of lists, by name.
     good: HashMap<String, Arc<ListText>>,
-    /// Files of literals as they were last read whole.
+    /// The last complete content of files of literals.
     good_agents: AgentFiles,
-    /// The same on disk (RULE-10).
+    /// The copies of these on disk (RULE-10).
     kept: KeptLists,
-    /// The lists that this process has put there: those that are still the same are not put there
-    /// again, which takes as long as a rebuild.
+    /// The lists that this process has written there. Unchanged ones are not written again, because
+    /// that takes as long as a rebuild.
     on_disk: HashMap<String, Arc<ListText>>,
-    /// What holds of feeds (FEED-4).
+    /// The versions of feeds in force (FEED-4).
     fed: Fed,
     /// Whether clients are looked up (MATCH-5).
     lookups: bool,
-    /// lists.json as it was last read whole (FLEET-18).
+    /// The last complete content of lists.json (FLEET-18).
     listed: Arc<SharedLists>,
-    /// Where that is.
+    /// The path of lists.json.
     lists_path: PathBuf,
     /// Whether `weir allow` and `weir deny` write it.
     shares_lists: bool,
-    /// `WAF_TRUSTED_PROXIES`, which others do not deny here (ALIVE-5).
+    /// `WAF_TRUSTED_PROXIES`, which entries of other instances must not deny here (ALIVE-5).
     trusted: NetSet,
-    /// Feeds whose autonomous systems and countries say nothing, as was told (FEED-7).
+    /// Feeds whose autonomous systems and countries have no effect, and were reported (FEED-7).
     told_idle: HashSet<String>,
 }
 
-/// The files as they were read together.
+/// The files, as they were read together.
 #[derive(Default)]
 pub(super) struct Read {
     file: RulesFile,
     lists: HashMap<String, Arc<ListText>>,
     agents: AgentFiles,
-    /// In the order of the file.
+    /// The feeds, in the order of the file.
     feeds: Vec<Held>,
     /// lists.json.
     listed: Arc<SharedLists>,
-    /// A number for rules.json, by which instances of a fleet compare theirs.
+    /// The digest of rules.json, by which instances of a fleet compare theirs.
     digest: u64,
     /// Lists that cannot be used.
     bad: Vec<BadList>,
@@ -79,22 +79,23 @@ pub(super) struct Read {
 
 /// A list that cannot be used as it is (RULE-10).
 pub(super) struct BadList {
-    /// As rules.json names it.
+    /// Its name in rules.json.
     name: String,
     pub(super) path: PathBuf,
-    /// The whole sentence, with what holds in its place.
+    /// The whole sentence, which also says what is in force instead.
     pub(super) error: String,
 }
 
-/// What was read, compiled for a moment.
+/// The files, compiled for a given time.
 pub(super) struct Compiled {
     pub(super) read: Read,
     pub(super) rules: Arc<RuleSet>,
-    /// When the next entry ends, milliseconds since 1970.
+    /// When the next entry ends, in milliseconds since 1970.
     pub(super) ends_ms: Option<u64>,
-    /// When the last of those that have ended did: before that moment one of them holds again.
+    /// The latest end of the entries that have ended: if the clock is set back before it, one of
+    /// them is in force again.
     pub(super) ended_ms: Option<u64>,
-    /// The moment itself.
+    /// The time it was compiled for.
     now_ms: u64,
 }
 
@@ -119,7 +120,7 @@ impl Compiler {
         }
     }
 
-    /// For a service with these settings.
+    /// A compiler for a service with these settings.
     pub(super) fn of(settings: &Settings, path: &Path) -> Self {
         Self {
             lookups: settings.lookup.source != LookupSource::Off,
@@ -133,7 +134,7 @@ impl Compiler {
         }
     }
 
-    /// Reads rules.json itself; where it is not there, nothing holds.
+    /// Reads rules.json itself; without a file there are no rules.
     pub(super) fn read(&self, bytes: Option<&[u8]>) -> Result<RulesFile, Fault> {
         let Some(bytes) = bytes else {
             return Ok(RulesFile::default());
@@ -147,7 +148,7 @@ impl Compiler {
         }
     }
 
-    /// The paths of the lists that it names.
+    /// The paths of the lists that the file names.
     pub(super) fn list_paths(&self, file: &RulesFile) -> Vec<PathBuf> {
         let members = file.allow.iter().chain(&file.deny);
         let names = members.filter_map(|member| member.file.as_deref());
@@ -156,8 +157,8 @@ impl Compiler {
         named.chain([self.lists_path.clone()]).collect()
     }
 
-    /// Reads the lists that rules.json names. One that cannot be used is told, and its last good
-    /// content stands in for it (RULE-10).
+    /// Reads the lists that rules.json names. An unusable one is reported, and its last good
+    /// content is used instead (RULE-10).
     pub(super) fn read_lists(&self, bytes: &[u8], file: RulesFile) -> Result<Read, Fault> {
         let mut read = Read {
             file,
@@ -165,7 +166,7 @@ impl Compiler {
             ..Read::default()
         };
         self.read_listed(&mut read);
-        // What holds of feeds has its place already.
+        // Feeds in force take part of the room already.
         let fixed = self.fed.count(&read.file.feeds) + read.listed.entries.len();
         let mut room = MAX_NETBLOCKS.saturating_sub(fixed);
         let both = [("allow", &read.file.allow), ("deny", &read.file.deny)];
@@ -217,7 +218,7 @@ impl Compiler {
         Ok(read)
     }
 
-    /// What was read a while ago, with the versions of feeds that hold by now.
+    /// Files that were read a while ago, with the versions of feeds that are in force now.
     pub(super) fn with_feeds(&self, mut read: Read) -> Read {
         for (wanted, place) in read.file.feeds.iter().zip(&mut read.feeds) {
             if let Some(held) = self.fed.held(wanted) {
@@ -227,8 +228,7 @@ impl Compiler {
         read
     }
 
-    /// Puts a version of a feed into what was read. An error is the end of a sentence: why it
-    /// cannot be taken.
+    /// Inserts a version of a feed. The error is the end of a sentence: why it cannot be used.
     pub(super) fn put_feed(read: &mut Read, offered: Offered) -> Result<(), String> {
         let members = read.file.allow.iter().chain(&read.file.deny);
         let own = members.filter(|member| member.netblock.is_some()).count();
@@ -237,7 +237,7 @@ impl Compiler {
         fed::put(&mut read.feeds, offered, room)
     }
 
-    /// Reads the files of literals. One that cannot be used is told, as a list is.
+    /// Reads the files of literals. An unusable one is reported, like a list.
     fn read_agents(&self, read: &mut Read) {
         let of_crawlers = read.file.crawlers.iter().map(|one| one.user_agent.len());
         let of_matches = read.file.matches().map(|(_, one)| one.literals());
@@ -273,7 +273,7 @@ impl Compiler {
         }
     }
 
-    /// A list that was read: what is held of it already, if it is the same.
+    /// The list, or the value held already if it is the same.
     fn as_before(&self, name: &str, text: ListText) -> Arc<ListText> {
         let held = self.good.get(name).filter(|held| ***held == text);
         held.map_or_else(|| Arc::new(text), Arc::clone)
@@ -290,7 +290,7 @@ impl Compiler {
         })
     }
 
-    /// Keeps the lists that were read whole for a start that cannot read them (RULE-10).
+    /// Keeps copies of complete lists for a start that cannot read them (RULE-10).
     pub(super) fn keep(&mut self, read: &Read) -> io::Result<()> {
         let is_bad = |name: &String| read.bad.iter().any(|bad| bad.name == *name);
         let is_there = |name: &String, text: &Arc<ListText>| {
@@ -312,7 +312,7 @@ impl Compiler {
         Ok(())
     }
 
-    /// The rules that hold at a moment.
+    /// Compiles the rules for a given time.
     // long: a flat list of the parts
     pub(super) fn compile(&mut self, read: Read, now_ms: u64) -> Compiled {
         let feeds = fed::feeds(&read.feeds, &read.file.feeds, now_ms);
@@ -389,12 +389,12 @@ impl Compiler {
     }
 }
 
-/// What was counted of a crawler, by its name.
+/// The counts of a crawler, by its name.
 fn counted(crawler: &Arc<Crawler>) -> (String, Arc<CrawlerCounts>) {
     (crawler.rule.name.clone(), Arc::clone(&crawler.counts))
 }
 
-/// The members that are a netblock, with their places.
+/// The members that are netblocks, with their positions.
 fn own(members: &[Member]) -> impl Iterator<Item = (usize, Netblock)> {
     let members = members.iter().enumerate();
     members.filter_map(|(index, member)| Some((index, member.netblock?)))
@@ -406,14 +406,14 @@ impl Compiled {
         &self.read.bad
     }
 
-    /// How many netblocks of lists and feeds are in force.
+    /// The number of netblocks of lists and feeds in force.
     pub(super) fn entries(&self) -> usize {
         let of_feeds = self.read.feeds.iter().map(|held| held.feed.entries());
         self.rules.allow.len() + self.rules.deny.len() + of_feeds.sum::<usize>()
     }
 
-    /// The feeds of the rules.json at this path that have not ended, each with the version that
-    /// holds.
+    /// The feeds of the rules.json at this path that have not ended, each with its version in
+    /// force.
     pub(super) fn feeds(&self, path: &Path) -> Vec<(Wanted, Arc<Feed>)> {
         let held = self.read.feeds.iter().map(|held| Arc::clone(&held.feed));
         let mut wanted = self.read.file.feeds.clone();
@@ -431,7 +431,7 @@ impl Compiled {
         feeds.any(|wanted| wanted.until.is_some())
     }
 
-    /// Says what is in force, and what of the lists could not be read.
+    /// Logs what is in force, and which lists could not be read.
     pub(super) fn log(&self, path: &Path) {
         let file = &self.read.file;
         let (allow, deny) = (self.rules.allow.len(), self.rules.deny.len());

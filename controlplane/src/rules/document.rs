@@ -1,5 +1,5 @@
-//! rules.json as people write it: judged by its schema, then by what a schema cannot say. A fault
-//! has line, column and JSON pointer.
+//! Reads rules.json: checks it by its schema, then for what a schema cannot express. A fault has
+//! line, column and JSON pointer.
 
 use std::collections::HashSet;
 use std::sync::LazyLock;
@@ -26,7 +26,7 @@ mod sentences;
 
 pub(super) use sentences::LISTS_SCHEMA;
 
-/// Faults that are told.
+/// The most faults that are reported.
 const MAX_TOLD: usize = 10;
 
 impl RulesFile {
@@ -45,7 +45,7 @@ impl RulesFile {
         })
     }
 
-    /// A fault of rules that ask where a client comes from, where nobody is looked up (MATCH-5).
+    /// The fault of rules that need lookups while lookups are off (MATCH-5).
     pub(super) fn without_lookups(&self) -> Option<(String, String)> {
         let of_matches = self.matches().find_map(|(pointer, matching)| {
             let member = matching.needs_lookups()?;
@@ -70,9 +70,9 @@ impl RulesFile {
     }
 }
 
-/// Reads and judges a whole file.
+/// Reads and checks a whole file.
 pub(super) struct Reader {
-    /// Compiled when there is a file to be judged.
+    /// Compiled when the first file is checked.
     schema: LazyLock<Result<Schema, CatalogError>>,
 }
 
@@ -94,7 +94,7 @@ impl Reader {
             let further = faults.len().saturating_sub(MAX_TOLD);
             let faults = faults.into_iter().take(MAX_TOLD);
             let mut faults = faults.map(|(pointer, message)| at(bytes, &pointer, &message));
-            // There is one: a file without a fault is none.
+            // There is a first fault: a file without faults does not come here.
             let mut first = faults
                 .next()
                 .unwrap_or_else(|| at(bytes, "", "it does not fit"));
@@ -107,10 +107,10 @@ impl Reader {
         })
     }
 
-    /// The file, or pointer and message of everything that does not fit. Where the schema and the
-    /// reader of values refuse the same, the reader has the better words.
+    /// The file, or pointer and message of every fault. If both the schema and the reader of values
+    /// refuse a value, the reader's message is used, which is better.
     fn understand(&self, value: &Value) -> Result<RulesFile, Vec<(String, String)>> {
-        // That ours compiles is tested.
+        // A test compiles the schema.
         let schema = self.schema.as_ref().map_err(|error| {
             let message = format!("the schema of rules.json is wrong: {error}");
             vec![(String::new(), message)]
@@ -134,7 +134,7 @@ impl Reader {
             (false, read) => {
                 let reader = read.err().map(|error| (inside, json::sentence(&error)));
                 let mut faults = Vec::new();
-                // What is no object at all need not be told which members it lacks.
+                // For a value that is no object, missing members are not reported.
                 let is_told = |fault: &&Violation| {
                     let is_wrong = |other: &Violation| {
                         other.keyword == "type" && other.instance_path == fault.instance_path
@@ -143,7 +143,7 @@ impl Reader {
                 };
                 for fault in violations.iter().filter(is_told) {
                     for one in told(value, fault, reader.as_ref()) {
-                        // Two keywords may ask for the same.
+                        // Two keywords may report the same fault.
                         if !faults.contains(&one) {
                             faults.push(one);
                         }
@@ -155,13 +155,13 @@ impl Reader {
     }
 }
 
-/// Whether none of several forms fits, or more than one.
+/// Whether the violation is that none of several forms fits, or more than one.
 fn is_choice(fault: &Violation) -> bool {
     matches!(&*fault.keyword, "anyOf" | "oneOf")
 }
 
-/// What one violation says: of members that nobody knows one fault each, at the member and not at
-/// the object around it, with the member that may be meant.
+/// The faults of one violation. Each unknown member is a fault of its own, at the member rather
+/// than the object, with a suggestion of a known name.
 pub(super) fn told(
     value: &Value,
     fault: &Violation,
@@ -215,13 +215,13 @@ fn no_member(name: &str, known: &[&str]) -> String {
     format!("{name:?} is no member here{meant}")
 }
 
-/// A fault of what a pointer names.
+/// A fault at the place that a pointer names.
 pub(super) fn at(bytes: &[u8], pointer: &str, message: &str) -> Fault {
     let (line, column) = json::place(bytes, pointer);
     Fault::new(line, column, pointer, message)
 }
 
-/// What the schema cannot say.
+/// Checks what the schema cannot express.
 fn judge(file: &RulesFile) -> Vec<(String, String)> {
     let judged = [
         names(file),
@@ -256,7 +256,7 @@ fn members(file: &RulesFile) -> Result<(), (String, String)> {
     Ok(())
 }
 
-/// Nobody in particular breaks a limit of all clients, of an AS number, a country or a field
+/// Checks limits of all clients, an AS, a country or a field: no single client exceeds such a limit
 /// (SHARE-2).
 fn shared(file: &RulesFile) -> Result<(), (String, String)> {
     for (index, limit) in file.limits.iter().enumerate() {
@@ -280,7 +280,7 @@ fn shared(file: &RulesFile) -> Result<(), (String, String)> {
     Ok(())
 }
 
-/// Crawlers, and who asks for one (CRAWL-1, CRAWL-5).
+/// Checks crawlers, and references to them (CRAWL-1, CRAWL-5).
 fn crawlers(file: &RulesFile) -> Result<(), (String, String)> {
     let mut seen = HashSet::new();
     for (index, crawler) in file.crawlers.iter().enumerate() {
@@ -329,7 +329,7 @@ fn names(file: &RulesFile) -> Result<(), (String, String)> {
         ("limits", limits.collect::<Vec<_>>()),
         ("traps", traps.collect()),
         ("jails", jails.collect()),
-        // The schema bounds how many there are of these.
+        // The schema bounds the number of these.
         ("denials", denials.collect()),
         ("exempt", exempt.collect()),
     ];
@@ -350,7 +350,8 @@ fn names(file: &RulesFile) -> Result<(), (String, String)> {
     Ok(())
 }
 
-/// Feeds, and the lists in files, are what the log and the metrics call lists by.
+/// Checks feeds and lists in files: their names identify lists in the log and the metrics, and must
+/// be unique.
 fn feeds(file: &RulesFile) -> Result<(), (String, String)> {
     let members = file.allow.iter().chain(&file.deny);
     let mut seen: HashSet<&str> = members
@@ -364,7 +365,7 @@ fn feeds(file: &RulesFile) -> Result<(), (String, String)> {
             let message = format!("two lists are named {:?}", feed.name);
             return Err((format!("/feeds/{index}/name"), message));
         }
-        // What it says of autonomous systems and countries is denied by its name (FEED-7).
+        // Its autonomous systems and countries become a denial of the same name (FEED-7).
         if feed.crowdsec.is_some() {
             if file.denials.iter().any(|denial| denial.name == feed.name) {
                 let message = format!("a denial is named {:?} too", feed.name);
@@ -427,7 +428,7 @@ fn paths(file: &RulesFile) -> Result<(), (String, String)> {
     Ok(())
 }
 
-/// What a schema cannot say of what `match` holds.
+/// Checks what a schema cannot express about `match`.
 fn matches(file: &RulesFile) -> Result<(), (String, String)> {
     let of_crawlers = file.crawlers.iter().map(|one| one.user_agent.len());
     let mut literals: usize = of_crawlers.sum();
@@ -456,7 +457,7 @@ fn matches(file: &RulesFile) -> Result<(), (String, String)> {
     Ok(())
 }
 
-/// What no path can be.
+/// Refuses a text that no path can be.
 fn plain(path: &str) -> Result<(), String> {
     let strange = |c: char| c.is_control() || c.is_whitespace() || matches!(c, '?' | '#' | '\\');
     if !path.starts_with('/') || path.contains(strange) {

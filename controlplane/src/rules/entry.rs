@@ -1,5 +1,5 @@
-//! Entries of the lists allow and deny, what is to be changed of them, and what became of it
-//! (CONTROL-8): of rules.json (`change.rs`) and of lists.json (`listed.rs`).
+//! Entries of the lists allow and deny, changes of them, and their results (CONTROL-8): of
+//! rules.json (`change.rs`) and of lists.json (`listed.rs`).
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,8 +12,8 @@ use weir_shared::units::Time;
 
 use crate::state::fault::Fault;
 
-/// How often it is tried, and how long in between: as long as an editor may take to save a file
-/// (an edit that does not fit is told after half a second, too).
+/// How often a change is tried: with the pauses, for as long as an editor may take to save a file
+/// (a faulty edit is also reported after half a second).
 pub(super) const TRIES: usize = 20;
 pub(super) const PAUSE: Duration = Duration::from_millis(25);
 
@@ -30,7 +30,7 @@ pub enum List {
 }
 
 impl List {
-    /// As rules.json names it.
+    /// Its name in rules.json.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Allow => "allow",
@@ -39,25 +39,25 @@ impl List {
     }
 }
 
-/// What names an entry of lists.json.
+/// The key of an entry of lists.json.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize, serde::Deserialize,
 )]
 pub struct ListKey {
     /// Of which list.
     pub list: List,
-    /// Whom it means.
+    /// The netblock.
     pub netblock: Netblock,
 }
 
-/// What is to be changed. Every entry of exactly this netblock goes, and the new one comes.
+/// A change: every entry of exactly this netblock is removed, and the new one is added.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Change {
     /// Of which list.
     pub list: List,
-    /// What is put in or taken out.
+    /// The netblock to add or remove.
     pub netblock: Netblock,
-    /// What is put in; none takes out.
+    /// The entry to add; none removes.
     pub entry: Option<Entry>,
 }
 
@@ -70,31 +70,31 @@ pub struct Entry {
     /// Why, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,
-    /// It is meant, whomever it covers (ALIVE-5).
+    /// Confirms the entry, whomever it covers (ALIVE-5).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub force: bool,
 }
 
 impl Entry {
-    /// Whether it has no effect any more.
+    /// Whether it has ended.
     pub fn has_ended(&self, now_ms: u64) -> bool {
         self.until.is_some_and(|Time(until)| until <= now_ms)
     }
 }
 
-/// What became of it.
+/// The result of a change.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Changed {
     /// The file.
     pub file: PathBuf,
-    /// Whether there was anything to do: what is not in the list cannot be taken out.
+    /// Whether the file has changed: a netblock that is not in the list cannot be removed.
     pub changed: bool,
-    /// Entries of both lists that had ended and were taken out.
+    /// Ended entries of both lists that were removed.
     pub ended: usize,
 }
 
 impl Changed {
-    /// As an answer has it, before the service has taken it in.
+    /// The answer about it, before the service has loaded the change.
     pub fn told(&self, change: &Change) -> ListChanged {
         ListChanged {
             list: change.list.name().to_owned(),
@@ -109,10 +109,10 @@ impl Changed {
     }
 }
 
-/// Why the lists are as they were.
+/// Why a change was not made.
 #[derive(Debug, thiserror::Error)]
 pub enum NotChanged {
-    /// The file does not fit.
+    /// The file has a fault.
     #[error("rules file {} does not fit: {fault}; mend it first", path.display())]
     DoesNotFit {
         /// The file.
@@ -120,7 +120,7 @@ pub enum NotChanged {
         /// Where and why.
         fault: Fault,
     },
-    /// What would become of it does not fit, which no further try mends.
+    /// The changed file would have a fault, which another try would not mend.
     #[error("rules file {} stays as it is: with this change it would not fit: {reason}", path.display())]
     WouldNotFit {
         /// The file.
@@ -136,7 +136,7 @@ pub enum NotChanged {
         /// Why.
         error: std::io::Error,
     },
-    /// Somebody else saved the file each time.
+    /// Another program saved the file at each try.
     #[error("rules file {} is being changed by others all the time: try again", path.display())]
     Contested {
         /// The file.
@@ -145,7 +145,7 @@ pub enum NotChanged {
 }
 
 impl NotChanged {
-    /// The fault without its place: nobody has seen the text.
+    /// The fault without its place, because nobody has seen the changed text.
     pub(super) fn would_not_fit(path: &Path, fault: Fault) -> Self {
         Self::WouldNotFit {
             path: path.to_owned(),
@@ -155,7 +155,7 @@ impl NotChanged {
 }
 
 impl Change {
-    /// The entry of lists.json that it means.
+    /// The key of its entry in lists.json.
     pub(crate) fn key(&self) -> ListKey {
         ListKey {
             list: self.list,
@@ -169,7 +169,7 @@ impl Change {
         self.entry.as_ref().and_then(|_| wide(self.netblock))
     }
 
-    /// Its first address, of which can be asked what the checks make of it.
+    /// Its first address, for which the checks can be asked.
     pub fn first_address(&self) -> std::net::IpAddr {
         match self.netblock.net() {
             IpNet::V4(net) => net.network().into(),
@@ -178,7 +178,7 @@ impl Change {
     }
 }
 
-/// Takes the entries of both lists out that have no effect any more.
+/// Removes the ended entries of both lists.
 pub(super) fn take_out_ended(rules: &mut Map<String, Value>, now_ms: u64) -> usize {
     let has_ended = |member: &Value| {
         let until = member.get("until").and_then(Value::as_str);
@@ -208,7 +208,7 @@ pub(super) fn retain(
 pub(super) fn member(netblock: Netblock, entry: &Entry) -> Value {
     let mut member = Map::new();
     member.insert("netblock".to_owned(), json!(netblock));
-    // Whoever asked was asked whether that is meant.
+    // The operator has confirmed it.
     if entry.force || netblock.net().prefix_len() == 0 {
         member.insert("force".to_owned(), json!(true));
     }

@@ -1,5 +1,5 @@
-//! The feeds of rules.json as they hold: the version that was taken last, or the last good copy on
-//! disk, where a start finds one (FEED-4).
+//! The versions of feeds in force: the one taken last, or at a start the last good copy on disk
+//! (FEED-4).
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -15,15 +15,15 @@ use crate::feeds::kept::Offered;
 use crate::feeds::own::guard;
 use crate::feeds::wanted::{FeedUrl, Wanted};
 
-/// The versions that hold, by feed.
+/// The versions in force, by feed.
 pub(super) struct Fed {
     copies: Copies,
-    /// What no copy may cover (FEED-5).
+    /// The netblocks that no copy may cover (FEED-5).
     trusted: NetSet,
     held: Vec<Held>,
 }
 
-/// One that holds.
+/// A feed with its version in force.
 #[derive(Clone)]
 pub(super) struct Held {
     url: FeedUrl,
@@ -39,19 +39,19 @@ impl Fed {
         }
     }
 
-    /// The netblocks of those of these feeds that hold already.
+    /// The number of netblocks of these feeds that are in force already.
     pub(super) fn count(&self, wanted: &[Wanted]) -> usize {
         let held = wanted.iter().filter_map(|wanted| self.held(wanted));
         held.map(|held| held.feed.entries()).sum()
     }
 
-    /// What holds of this feed already.
+    /// The version of this feed in force.
     pub(super) fn held(&self, wanted: &Wanted) -> Option<&Held> {
         let is_it = |held: &&Held| held.feed.name == wanted.name && held.url == wanted.url;
         self.held.iter().find(is_it)
     }
 
-    /// The copy of a feed of which nothing holds yet, with at most so many netblocks.
+    /// Reads the copy of a feed without a version in force, with at most `room` netblocks.
     pub(super) fn read(&self, wanted: &Wanted, room: usize) -> Held {
         if wanted.crowdsec.is_some() {
             return Held {
@@ -67,7 +67,7 @@ impl Fed {
                 let Copy { head, netblocks } = copy;
                 let (Time(taken), Time(confirmed)) = (head.taken, head.confirmed);
                 let (hold, _) = guard(&self.trusted).part(netblocks);
-                // Copies of former versions were not judged so.
+                // Earlier versions of the program wrote copies without this check.
                 if bounded(&hold).is_err() {
                     return Feed::none(&wanted.name);
                 }
@@ -80,8 +80,8 @@ impl Fed {
         }
     }
 
-    /// What was kept of a decision stream (FEED-7). What has ended since is ended by the thread of
-    /// the feeds as soon as it runs.
+    /// Reads the kept decisions of a stream (FEED-7). The thread of the feeds removes those that
+    /// have ended as soon as it runs.
     fn decisions(&self, wanted: &Wanted, room: usize) -> Feed {
         let name = &wanted.name;
         let Some((head, decisions)) = self.copies.read_decisions(wanted) else {
@@ -95,14 +95,14 @@ impl Fed {
         }
     }
 
-    /// These hold from now on.
+    /// Sets the versions in force.
     pub(super) fn hold(&mut self, held: &[Held]) {
         self.held = held.to_vec();
     }
 }
 
-/// Puts a version in the place of the one that holds. An error is the end of a sentence: there is
-/// no such feed, or no room for it.
+/// Replaces the version in force. The error is the end of a sentence: there is no such feed, or no
+/// room.
 pub(super) fn put(held: &mut [Held], offered: Offered, room: usize) -> Result<(), String> {
     let Offered { url, feed } = offered;
     let others = held.iter().filter(|held| held.feed.name != feed.name);
@@ -121,7 +121,7 @@ pub(super) fn put(held: &mut [Held], offered: Offered, room: usize) -> Result<()
     Ok(())
 }
 
-/// What decisions of a feed do nothing, as clients are not looked up (FEED-7).
+/// The decisions of a feed that have no effect because clients are not looked up (FEED-7).
 pub(super) fn idle(feed: &Feed) -> Option<String> {
     let count = feed.asns.numbers.len() + feed.countries.codes.len();
     (count > 0).then(|| {
@@ -132,7 +132,7 @@ pub(super) fn idle(feed: &Feed) -> Option<String> {
     })
 }
 
-/// Says so, once for each feed while it is so.
+/// Logs that, once for each feed as long as it lasts.
 pub(super) fn tell_idle(feeds: &Feeds, told: &mut HashSet<String>) {
     let idle = |feed: &Arc<Feed>| Some((feed.name.clone(), idle(feed)?));
     let idle: HashMap<String, String> = feeds.iter().filter_map(idle).collect();
@@ -144,7 +144,7 @@ pub(super) fn tell_idle(feeds: &Feeds, told: &mut HashSet<String>) {
     }
 }
 
-/// The same for whoever asks them at a moment: those that have ended have no entry.
+/// The versions in force at a given time, by name. Feeds that have ended have no entries.
 pub(super) fn feeds(held: &[Held], wanted: &[Wanted], now_ms: u64) -> Feeds {
     let held = held.iter().zip(wanted).map(|(held, wanted)| {
         let none = || Arc::new(Feed::none(&wanted.name));

@@ -1,4 +1,4 @@
-//! What the thread that looks at the files tells the control loop.
+//! Messages of the thread that watches the files to the control loop.
 
 use std::sync::Arc;
 
@@ -6,16 +6,16 @@ use weir_shared::rules::RuleSet;
 
 use super::listed::SharedLists;
 
-/// Rules that the thread has read: they hold.
+/// Newly loaded rules.
 pub(crate) struct Found {
-    /// All of them.
+    /// The rules.
     pub(crate) rules: Arc<RuleSet>,
     /// lists.json.
     pub(crate) lists: Arc<SharedLists>,
-    /// A number for rules.json.
+    /// The digest of rules.json.
     pub(crate) digest: u64,
-    /// For an edit, and not because an entry has ended.
+    /// True for an edit, false if an entry has ended.
     pub(crate) is_edit: bool,
-    /// To be called once they hold, where somebody waits for that.
+    /// Called once the rules are in force, if somebody waits for that.
     pub(crate) told: Option<Box<dyn FnOnce() + Send>>,
 }

@@ -1,9 +1,8 @@
 //! The last good content of each list file, in the state directory (RULE-10).
 //!
-//! Lists come from elsewhere, and a download that failed at night must not keep the service down
-//! after a restart. What was read of a list is kept as `lists/<hash>.txt`, where the hash is that
-//! of the list's path. The files are a copy: whoever removes them loses nothing while the lists
-//! themselves can be read.
+//! Other programs write list files, and a failed download at night must not prevent a restart. The
+//! content of a list is kept as `lists/<hash>.txt`, with the hash of the list's path. These files
+//! are copies: removing them loses nothing while the lists themselves can be read.
 
 use std::collections::HashSet;
 use std::fmt::{Display, Write as _};
@@ -25,7 +24,7 @@ use crate::netblock_list::{self, MAX_LISTED};
 const FOLDER: &str = "lists";
 const SUFFIX: &str = ".txt";
 
-/// Where they are kept.
+/// The folder of the copies.
 #[derive(Clone, Debug)]
 pub(super) struct KeptLists(PathBuf);
 
@@ -34,7 +33,7 @@ impl KeptLists {
         Self(state_dir.join(FOLDER))
     }
 
-    /// What was kept of the list at this path; none where nothing was.
+    /// The kept content of the list at this path, if there is any.
     pub(super) fn read(&self, list: &Path) -> Option<Vec<Netblock>> {
         let netblocks = netblock_list::parse(&self.bytes(list)?, MAX_LISTED)
             .ok()?
@@ -42,7 +41,7 @@ impl KeptLists {
         (!netblocks.is_empty()).then_some(netblocks)
     }
 
-    /// The same of a file of literals.
+    /// The kept content of a file of literals.
     pub(super) fn read_agents(&self, file: &Path) -> Option<Agents> {
         let agents = agent_file::parse(&self.bytes(file)?).ok()?;
         (!agents.literals.is_empty()).then_some(agents)
@@ -52,7 +51,7 @@ impl KeptLists {
         list_file::bytes(&self.0.join(name(list))).ok()
     }
 
-    /// Keeps these lists. What is kept already is not written again.
+    /// Keeps these lists. Unchanged ones are not written again.
     pub(super) fn keep<L: Display>(
         &self,
         fresh: impl Iterator<Item = (PathBuf, impl Iterator<Item = L>)>,
@@ -80,8 +79,8 @@ impl KeptLists {
         beside::replace(&path, |out| out.write_all(text.as_bytes()))
     }
 
-    /// Removes what was kept of lists that rules.json names no longer. A copy that cannot be
-    /// removed does no harm.
+    /// Removes the copies of lists that rules.json no longer names. A copy that cannot be removed
+    /// does no harm.
     pub(super) fn forget_others(&self, named: &HashSet<PathBuf>) {
         let names: HashSet<String> = named.iter().map(|list| name(list)).collect();
         for entry in fs::read_dir(&self.0).into_iter().flatten().flatten() {

@@ -1,4 +1,4 @@
-//! Where the files of rules.json lie, and how large they may be.
+//! The paths of rules.json's files, and their largest size.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use crate::guarded;
 use crate::state::fault::Fault;
 
-/// The name of the file where `WAF_RULES_FILE` is not set, and of the file in metrics.
+/// The default name of the file, and its name in metrics.
 pub(crate) const FILE: &str = "rules.json";
 /// The name of the file of the lists that a fleet shares, in the state directory (FLEET-18).
 pub(crate) const LISTS: &str = "lists.json";
-/// 100,000 netblocks with a comment each are a tenth of this.
+/// The most bytes of a file: ten times 100,000 netblocks with a comment each.
 pub(super) const MAX_BYTES: u64 = 64 << 20;
 
 /// The bytes of rules.json, or of a list.
@@ -18,7 +18,7 @@ pub(super) fn bytes(path: &Path) -> io::Result<Vec<u8>> {
     guarded::read(path, MAX_BYTES)
 }
 
-/// Whether a text that is to be written could be read again.
+/// Checks that a text is small enough to be read again.
 pub(super) fn is_bounded(text: &[u8]) -> Result<(), Fault> {
     let fault = || {
         let most = MAX_BYTES >> 20;
@@ -29,17 +29,17 @@ pub(super) fn is_bounded(text: &[u8]) -> Result<(), Fault> {
         .ok_or_else(fault)
 }
 
-/// A file beside rules.json where its name is relative.
+/// The path of a file; a relative name starts at the directory of rules.json.
 pub(super) fn beside(rules_file: &Path, name: &Path) -> PathBuf {
     rules_file.parent().unwrap_or(Path::new("")).join(name)
 }
 
-/// A list's file: beside rules.json where its name is relative.
+/// The path of a list; a relative name starts at the directory of rules.json.
 pub(super) fn list_path(rules_file: &Path, name: &str) -> PathBuf {
     beside(rules_file, Path::new(name))
 }
 
-/// A number for the text of rules.json, however its members are set apart.
+/// The digest of the text of rules.json, without the space between members.
 pub(super) fn digest(bytes: &[u8]) -> u64 {
     let mut is_text = false;
     let mut is_escaped = false;

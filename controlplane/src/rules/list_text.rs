@@ -1,4 +1,4 @@
-//! A list in a file of its own, as it is read (RULE-10, ALIVE-5).
+//! Reads a list in a file of its own (RULE-10, ALIVE-5).
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use weir_shared::spans::Spans;
 use super::list_file;
 use crate::netblock_list::{self, ListText, Unusable};
 
-/// Reads a list that is to have at most so many netblocks. An error is the end of a sentence.
+/// Reads a list of at most `room` netblocks. The error is the end of a sentence.
 pub(super) fn list(path: &Path, room: usize) -> Result<ListText, String> {
     let bytes = list_file::bytes(path).map_err(|error| format!("cannot be read ({error})"))?;
     let text = netblock_list::parse(&bytes, room).map_err(|why| match why {
@@ -24,8 +24,8 @@ pub(super) fn list(path: &Path, room: usize) -> Result<ListText, String> {
     Ok(text)
 }
 
-/// A list that covers every client, or most of them in pieces, is a slip, unless rules.json says
-/// that it is meant (ALIVE-5).
+/// Refuses a list that covers all clients, or most of them in pieces, unless rules.json confirms it
+/// (ALIVE-5).
 pub(super) fn for_all(text: ListText, force: bool) -> Result<ListText, String> {
     if force {
         return Ok(text);

@@ -1,5 +1,5 @@
-//! lists.json: what `weir allow` and `weir deny` put in where a fleet shares its lists (FLEET-18).
-//! It lies in the state directory, may be edited, and holds without a fleet too.
+//! lists.json: the entries of `weir allow` and `weir deny` if a fleet shares its lists (FLEET-18).
+//! The file lies in the state directory, may be edited, and is in force without a fleet too.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -27,20 +27,20 @@ use crate::state::fault::Fault;
 /// Every entry of the file.
 pub(crate) type Entries = BTreeMap<ListKey, Entry>;
 
-/// The file as it was read.
+/// The content of the file.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct SharedLists {
     pub(crate) entries: Entries,
-    /// Whether there is one: that a file is not there takes nothing out.
+    /// Whether the file exists: a missing file removes nothing.
     pub(crate) is_there: bool,
 }
 
-/// What a change takes for granted.
+/// The content that a change expects.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Expected {
-    /// Nothing.
+    /// Any content.
     Any,
-    /// That the file has this; where it has something else, somebody has just saved that.
+    /// This entry. Another one means that somebody has just saved the file.
     #[cfg_attr(
         not(feature = "fleet"),
         expect(dead_code, reason = "only a fleet writes what it expects")
@@ -48,7 +48,7 @@ pub(crate) enum Expected {
     Is(Option<Entry>),
 }
 
-/// One entry of the file, as it is to be.
+/// A change of one entry of the file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct FileChange {
     pub(crate) key: ListKey,
@@ -57,7 +57,7 @@ pub(crate) struct FileChange {
 }
 
 impl FileChange {
-    /// What somebody asked for.
+    /// A change that an operator asked for.
     pub(super) fn asked(change: &Change) -> Self {
         Self {
             key: change.key(),
@@ -67,12 +67,12 @@ impl FileChange {
     }
 }
 
-/// What is in force, whatever the file says.
+/// The entries in force, whatever the file contains.
 #[derive(Clone, Copy)]
 pub(super) struct Held<'a> {
-    /// Written again in the place of a file that is gone.
+    /// Written again if the file is gone.
     pub(super) entries: &'a Entries,
-    /// And in the place of an edit that does not fit, which is set aside (STATE-5).
+    /// Whether they also replace a faulty edit, which is set aside (STATE-5).
     pub(super) sets_aside: bool,
 }
 
@@ -104,7 +104,7 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Entries, Fault> {
         let message = json::sentence(error);
         Fault::new(error.line(), error.column(), &refused.pointer, &message)
     })?;
-    // That ours compiles is tested.
+    // A test compiles the schema.
     let schema = (READER.as_ref()).map_err(|error| {
         at(
             bytes,
@@ -143,13 +143,13 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Entries, Fault> {
     Ok(entries)
 }
 
-/// Why an entry cannot be meant (ALIVE-5).
+/// Why an entry is probably a mistake (ALIVE-5).
 pub(crate) fn too_much(netblock: Netblock, entry: &Entry) -> Option<String> {
     (netblock.net().prefix_len() == 0 && !entry.force)
         .then(|| format!("{netblock} is every client: \"force\": true if that is meant"))
 }
 
-/// Reads the file at this path; none where there is none.
+/// Reads the file at this path; none if there is no file.
 pub(super) fn read_at(path: &Path) -> Result<Option<Entries>, Fault> {
     match super::list_file::bytes(path) {
         Ok(bytes) => read(&bytes).map(Some),
@@ -165,7 +165,7 @@ pub(super) fn read_at(path: &Path) -> Result<Option<Entries>, Fault> {
     }
 }
 
-/// Changes the file, as one compare and swap each time (CONTROL-8).
+/// Changes the file by compare and swap, with further tries (CONTROL-8).
 ///
 /// # Errors
 /// [`NotChanged`]; the file is as it was.
@@ -180,7 +180,7 @@ pub(super) fn change(
         if turn > 0 {
             std::thread::sleep(PAUSE);
         }
-        // Until then it may be half of what is being saved.
+        // Before the last try a faulty file may be partly saved.
         let is_last = turn + 1 == TRIES;
         let sets_aside = held.sets_aside && is_last;
         match attempt(path, Held { sets_aside, ..held }, changes, now_ms) {
@@ -239,8 +239,8 @@ fn attempt(
     Ok(swapped.then_some(changed))
 }
 
-/// What the file holds: what is in force where it is gone, or where an edit that does not fit is
-/// set aside.
+/// The entries to start from: those of the file, or those in force if the file is gone or a faulty
+/// edit is set aside.
 fn standing(
     path: &Path,
     bytes: Option<&[u8]>,
@@ -269,7 +269,7 @@ fn standing(
     }
 }
 
-/// Tells whether there was anything to do.
+/// Applies changes. Returns whether anything has changed.
 fn apply(entries: &mut Entries, changes: &[FileChange]) -> bool {
     let mut changed = false;
     for change in changes {
@@ -290,8 +290,8 @@ fn apply(entries: &mut Entries, changes: &[FileChange]) -> bool {
     changed
 }
 
-/// Keeps a copy of what does not fit: the newest is `.bad`. The file itself stays until another
-/// takes its place.
+/// Keeps a copy of a faulty file: the newest is `.bad`. The file itself stays until another one
+/// replaces it.
 fn set_aside(path: &Path, bytes: &[u8]) -> io::Result<PathBuf> {
     let mut newest = path.as_os_str().to_owned();
     newest.push(".bad");

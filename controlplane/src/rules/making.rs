@@ -1,4 +1,4 @@
-//! Makes the rules that hold at a moment of what rules.json and its lists say.
+//! Makes the rules in force at a given time from rules.json and its lists.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,10 +23,10 @@ use crate::netblock_list::ListText;
 /// Files of lists, by their names.
 type ListTexts = HashMap<String, Arc<ListText>>;
 
-/// Names that stay known over edits, so that counts and hits go on.
+/// Rules by name, kept over edits so that counts and hits continue.
 pub(super) type Known = HashMap<(RuleKind, String), Arc<Rule>>;
 
-/// What was counted of crawlers, by their names: it goes on over edits.
+/// The counts of crawlers by name, kept over edits.
 pub(super) type Counted = HashMap<String, Arc<CrawlerCounts>>;
 
 /// One compilation.
@@ -34,7 +34,7 @@ pub(super) struct Making<'a> {
     pub(super) known: &'a Known,
     /// Files of literals.
     pub(super) agents: &'a AgentFiles,
-    /// Lists from elsewhere.
+    /// The feeds.
     pub(super) feeds: &'a Feeds,
     pub(super) kept: Known,
     pub(super) counted: &'a Counted,
@@ -44,7 +44,7 @@ pub(super) struct Making<'a> {
 }
 
 impl Making<'_> {
-    /// The limits that hold.
+    /// The limits in force.
     pub(super) fn limits(&mut self, file: &RulesFile) -> Vec<Limit> {
         let mut limits = Vec::new();
         for limit in &file.limits {
@@ -65,7 +65,7 @@ impl Making<'_> {
         limits
     }
 
-    /// The jails that hold.
+    /// The jails in force.
     pub(super) fn jails(&mut self, file: &RulesFile) -> Vec<Jail> {
         let mut jails = Vec::new();
         for jail in &file.jails {
@@ -83,7 +83,7 @@ impl Making<'_> {
         jails
     }
 
-    /// The denials that hold.
+    /// The denials in force.
     pub(super) fn denials(&mut self, file: &RulesFile) -> Vec<Denial> {
         let mut denials = Vec::new();
         for denial in &file.denials {
@@ -103,7 +103,7 @@ impl Making<'_> {
         denials
     }
 
-    /// What decision streams say of autonomous systems and countries, as denials (FEED-7).
+    /// Denials of the autonomous systems and countries of decision streams (FEED-7).
     pub(super) fn places(&mut self, wanted: &[Wanted]) -> Vec<Denial> {
         let mut denials = Vec::new();
         let feeds = self.feeds;
@@ -130,7 +130,7 @@ impl Making<'_> {
         denials
     }
 
-    /// The exempt entries that hold.
+    /// The exempt entries in force.
     pub(super) fn exempt(&mut self, file: &RulesFile) -> Vec<Exempt> {
         let mut all = Vec::new();
         for exempt in &file.exempt {
@@ -143,7 +143,7 @@ impl Making<'_> {
         all
     }
 
-    /// The crawlers that hold.
+    /// The crawlers in force.
     pub(super) fn crawlers(&mut self, file: &RulesFile) -> Vec<Arc<Crawler>> {
         let mut crawlers = Vec::new();
         for crawler in &file.crawlers {
@@ -153,7 +153,7 @@ impl Making<'_> {
                 }
                 document::Verify::Feed(name) => {
                     let feed = self.feeds.get(name).map(Arc::clone);
-                    // It was judged that there is one.
+                    // The check has ensured that there is one.
                     Verify::Feed(feed.unwrap_or_else(|| Arc::new(Feed::none(name))))
                 }
             };
@@ -175,8 +175,8 @@ impl Making<'_> {
         crawlers
     }
 
-    /// Whether an entry has not ended; if it will, its end is one to wake at; if it has, a clock
-    /// that is set back may bring it back.
+    /// Whether an entry has not ended. Notes a future end, to compile again then, and a past end,
+    /// because a clock that is set back puts the entry into force again.
     pub(super) fn holds(&mut self, until: Option<Time>) -> bool {
         let Some(Time(until)) = until else {
             return true;
@@ -190,7 +190,7 @@ impl Making<'_> {
         holds
     }
 
-    /// The rule of this name: the one that was there before, if it was.
+    /// The rule of this name: the earlier one, if it existed.
     pub(super) fn rule(&mut self, kind: RuleKind, name: &str) -> Arc<Rule> {
         let key = (kind, name.to_owned());
         if let Some(rule) = self.kept.get(&key).or_else(|| self.known.get(&key)) {
@@ -212,7 +212,7 @@ impl Making<'_> {
         Matcher::new(path, methods, which.host.as_deref()).with_case(case(which.minds_case()))
     }
 
-    /// One of the two lists: its members, the lists in files, and the feeds that are used for it.
+    /// One of the two lists: its netblocks, the lists in files, and the feeds that are used for it.
     pub(super) fn list(
         &mut self,
         (kind, used): (RuleKind, Use),

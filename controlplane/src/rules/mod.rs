@@ -1,10 +1,9 @@
-//! rules.json and its lists: read at the start, watched while the service runs, judged, compiled
-//! and handed to the control loop, which publishes them with the bans (RULE).
+//! rules.json and its lists: read at the start, watched while the service runs, checked, compiled
+//! and passed to the control loop, which publishes them with the bans (RULE).
 //!
-//! The thread `weir-files` (`watching/`) alone reads them, and it alone writes, where a command
-//! asks for a change of a list. `document.rs` says what the file may hold, `list_file.rs` what a
-//! list may, `compile.rs` makes the rules of both, `watch.rs` finds what was saved, `change.rs`
-//! changes a list, `swap.rs` replaces the file.
+//! Only the thread `weir-files` (`watching/`) reads them, and writes them when a command changes a
+//! list. `document.rs` reads the file, `list_text.rs` a list, `compile.rs` makes rules from both,
+//! `watch.rs` finds edits, `change.rs` changes a list, `swap.rs` replaces the file.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -49,9 +48,9 @@ use crate::feeds::handle::FeedsHandle;
 use crate::feeds::said::Outlets;
 use crate::watching::{FileThread, Subject};
 
-/// What the thread found and the loop has not taken yet; the thread waits for room.
+/// Loaded rules that may wait for the loop; the thread waits for room.
 const WAITING: usize = 4;
-/// Steps of reloads, and changes, that may wait for the thread; one more change is 503.
+/// Steps of reloads, and changes, that may wait for the thread; a further change is answered 503.
 const ORDERS: usize = 64;
 /// How long the thread may take to read the files.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -59,7 +58,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Why the rules cannot be used at the start.
 #[derive(Debug, thiserror::Error)]
 pub enum RulesError {
-    /// The file cannot be used.
+    /// rules.json cannot be used.
     #[error("rules file {} does not fit: {fault}; mend it or move it away", path.display())]
     DoesNotFit {
         /// The file.
@@ -70,25 +69,25 @@ pub enum RulesError {
     /// lists.json cannot be used.
     #[error("{0}; mend it or move it away")]
     Lists(String),
-    /// The roots for feeds cannot be used.
+    /// The root certificates for feeds cannot be used.
     #[error("{0}")]
     Roots(String),
 }
 
-/// For the metrics.
+/// The facts for the metrics.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RulesFacts {
-    /// Edits of rules.json and its lists that are in force.
+    /// Edits of rules.json and its lists that were put into force.
     pub(crate) edits_taken: u64,
-    /// Those that were told as faults.
+    /// Edits that were refused.
     pub(crate) edits_bad: u64,
-    /// Every rule and list that is in force.
+    /// Every rule and list in force.
     pub(crate) rules: Vec<Arc<Rule>>,
-    /// Every crawler that is in force.
+    /// Every crawler in force.
     pub(crate) crawlers: Vec<Arc<Crawler>>,
 }
 
-/// The loop's side.
+/// The control loop's handle of the rules.
 pub struct LiveRules {
     current: Arc<RuleSet>,
     lists: Arc<SharedLists>,
@@ -127,7 +126,7 @@ impl LiveRules {
     }
 }
 
-/// How a reload asks the thread.
+/// The queue of the thread for reloads and changes.
 #[derive(Clone, Default)]
 pub(crate) struct RulesOrders {
     /// None without a thread.
@@ -136,8 +135,8 @@ pub(crate) struct RulesOrders {
 }
 
 impl RulesOrders {
-    /// Has a list changed. Once that is in force, or is not to be, `told` is called; where too many
-    /// changes wait it is dropped.
+    /// Has a list changed. Calls `told` once the change is in force or refused; drops `told` if too
+    /// many changes wait.
     pub(crate) fn change(
         &self,
         change: Change,
@@ -149,8 +148,8 @@ impl RulesOrders {
         }
     }
 
-    /// Has lists.json hold what a fleet says. Once that is in force, or is not to be, `told` is
-    /// called; where too many changes wait it is dropped.
+    /// Has the fleet's entries written to lists.json. Calls `told` once they are in force or
+    /// refused; drops `told` if too many changes wait.
     pub(crate) fn file(
         &self,
         changes: Vec<FileChange>,
@@ -162,7 +161,7 @@ impl RulesOrders {
         }
     }
 
-    /// Where the thread of the feeds brings its versions, and its faults.
+    /// The callbacks by which the thread of the feeds delivers versions and faults.
     fn outlets(&self, faults: &Faults) -> Outlets {
         let (rules, faults) = (self.clone(), faults.clone());
         Outlets {
@@ -183,7 +182,7 @@ impl RulesOrders {
         }
     }
 
-    /// The part of a reload: rules.json and its lists are read again.
+    /// The rules' part of a reload: reads rules.json and its lists again.
     pub(crate) fn part(&self) -> Part {
         let asked = self.clone();
         Box::new(move |_| {
@@ -206,7 +205,7 @@ impl RulesOrders {
                 let told = Box::new(move || told.send(()).unwrap_or_default());
                 let sent = orders.send_timeout(WatchCommand::Take(told), PATIENCE);
                 looks.wake();
-                // Before they are in force the reload is not answered.
+                // The reload is answered only once they are in force.
                 let taken = sent.is_ok() && taken.recv_timeout(PATIENCE).is_ok();
                 taken.then_some(()).ok_or_else(|| {
                     format!("{}: what was in force stays so: {}", file.display(), late())
@@ -216,8 +215,8 @@ impl RulesOrders {
     }
 }
 
-/// What rules.json and its lists say now, without a start (CONTROL-4, CONTROL-6), with a sentence
-/// for each list that cannot be used (RULE-10).
+/// Reads rules.json and its lists without a start (CONTROL-4, CONTROL-6), with a sentence for each
+/// unusable list (RULE-10).
 ///
 /// # Errors
 /// As [`LiveRules::start`].
@@ -256,12 +255,12 @@ pub(crate) fn read(
 /// # Errors
 /// [`NotChanged`]; the file is as it was.
 pub(crate) fn change_file(path: &Path, asked: &Change, now: Now) -> Result<Changed, NotChanged> {
-    // Lists are judged as they lie there: none that was good before stands in.
+    // Lists are checked as they are: no earlier content is used instead.
     let beside = path.parent().unwrap_or(Path::new(""));
     change::change(&Compiler::new(path, beside), path, asked, now.wall_ms)
 }
 
-/// Whether lists.json of this state directory has the entry that is to be changed.
+/// Whether lists.json of this state directory has the entry to change.
 ///
 /// # Errors
 /// [`NotChanged::DoesNotFit`]
@@ -273,8 +272,8 @@ pub(crate) fn holds_list(state_dir: &Path, asked: &Change) -> Result<bool, NotCh
     }
 }
 
-/// Changes lists.json of this state directory, which no service watches. `held` is what it held
-/// where it is gone.
+/// Changes lists.json of this state directory, which no service watches. `held` is its earlier
+/// content, for a file that is gone.
 ///
 /// # Errors
 /// [`NotChanged`]; the file is as it was.
@@ -304,11 +303,11 @@ pub mod fuzzing {
 
     use super::Compiler;
 
-    /// What reads rules.json. Lists that it names lie beside a file that is not there.
+    /// A reader of rules.json. Lists that it names do not exist.
     pub struct Rules(Compiler);
 
     impl Rules {
-        /// With no file.
+        /// A reader without a file.
         pub fn new() -> Self {
             Self(Compiler::new(
                 Path::new("/nowhere/rules.json"),
@@ -316,8 +315,7 @@ pub mod fuzzing {
             ))
         }
 
-        /// The kinds and names of all rules that hold at a moment; the fault where the file does
-        /// not fit.
+        /// The kinds and names of all rules in force at a given time, or the fault of the file.
         pub fn read(&mut self, bytes: &[u8], now_ms: u64) -> Result<Vec<String>, String> {
             let file = self
                 .0
@@ -340,7 +338,7 @@ fn path_of(settings: &Settings) -> PathBuf {
 }
 
 impl LiveRules {
-    /// Reads rules.json and its lists, and has them looked at.
+    /// Reads rules.json and its lists, and has them watched.
     ///
     /// # Errors
     /// [`RulesError`], one sentence an operator can act on.
@@ -400,18 +398,18 @@ impl LiveRules {
         })
     }
 
-    /// How a reload asks for them.
+    /// The queue of the thread, for reloads and changes.
     pub(crate) fn orders(&self) -> RulesOrders {
         self.orders.clone()
     }
 
-    /// How others speak to the thread of the feeds.
+    /// The handle of the thread of the feeds.
     pub(crate) fn feeds(&self) -> FeedsHandle {
         self.feeds.clone()
     }
 
-    /// What limits and crawlers use that these rules still have: counts outlive a limit that is
-    /// taken out, or gets another `per`, for it may come back.
+    /// The use of counts by the limits and crawlers of these rules. Counts outlive a limit that is
+    /// removed or gets another `per`, because it may come back.
     pub(crate) fn in_force(&self, mut used: SharedCountsUse) -> SharedCountsUse {
         let crawlers = || self.current.crawlers();
         let crawlers = || crawlers().map(|crawler| (&crawler.rule, Per::All.shared()));
@@ -425,27 +423,27 @@ impl LiveRules {
         used
     }
 
-    /// The rules that hold.
+    /// The rules in force.
     pub fn current(&self) -> Arc<RuleSet> {
         Arc::clone(&self.current)
     }
 
-    /// lists.json, and a number for rules.json.
+    /// lists.json, and the digest of rules.json.
     pub(crate) fn lists(&self) -> (Arc<SharedLists>, u64) {
         (Arc::clone(&self.lists), self.digest)
     }
 
-    /// What the loop wakes for.
+    /// Adds the channel of loaded rules to the loop's select.
     pub(crate) fn select<'a>(&'a self, select: &mut Select<'a>) {
         select.recv(&self.found);
     }
 
-    /// What was found since this was last asked; an edit counts once it is asked for.
+    /// The next loaded rules, if any; an edit is counted when it is returned.
     pub(crate) fn next(&mut self) -> Option<Found> {
         let found = match self.found.try_recv() {
             Ok(found) => found,
             Err(crossbeam_channel::TryRecvError::Empty) => return None,
-            // A closed channel is always ready: it would be asked without a pause.
+            // A disconnected channel is always ready: it would wake the loop without a pause.
             Err(crossbeam_channel::TryRecvError::Disconnected) => {
                 self.found = never();
                 return None;

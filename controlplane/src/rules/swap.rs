@@ -1,9 +1,9 @@
-//! A file that people and commands write, rules.json, replaced as one compare and swap (CONTROL-8).
+//! Replaces rules.json, which people and commands write, by compare and swap (CONTROL-8).
 //!
-//! Everything here goes by descriptors (CONTROL-7): the directory is opened once, and files in it
-//! are opened, made, given their owner and renamed relative to it. So whoever owns the directory
-//! cannot lead a writer who may do more, such as root, to a file elsewhere. A link is followed
-//! where it belongs to root or to the writer, and where it leads to a directory of its own owner.
+//! Everything here works on descriptors (CONTROL-7): the directory is opened once, and files are
+//! opened, created, chowned and renamed relative to it. So the directory's owner cannot lead a
+//! writer with more rights, such as root, to a file elsewhere. A symbolic link is followed if it
+//! belongs to root or to the writer, or if it leads to a directory of the link's owner.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -26,21 +26,21 @@ use super::list_file::MAX_BYTES;
 use crate::guarded;
 use crate::state::stat::Stat;
 
-/// Links that are followed one after the other; the system follows 40.
+/// The most links that are followed in a row; the system follows 40.
 const MAX_LINKS: usize = 8;
-/// How long the lock is waited for: others hold it for one write.
+/// The pause between tries to lock: others hold the lock for one write.
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 const LOCK_TRIES: usize = 1000;
-/// Of a file that is new.
+/// The mode of a new file.
 const NEW_MODE: u32 = 0o640;
 
-/// A file by its directory, which is open, and its name there.
+/// A file, by its open directory and its name there.
 pub(super) struct Place {
     dir: OwnedFd,
     name: OsString,
 }
 
-/// What lies there.
+/// The content of the file, with its owner and mode.
 pub(super) struct Held {
     pub(super) bytes: Vec<u8>,
     stat: Stat,
@@ -49,14 +49,14 @@ pub(super) struct Held {
 }
 
 impl Place {
-    /// Finds the file, or the place where it would be. Its directory is locked until this is
-    /// dropped: nobody else who asks here writes meanwhile.
+    /// Finds the file, or the place where it would be. The directory stays locked until this is
+    /// dropped, so that no other caller writes meanwhile.
     pub(super) fn find(path: &Path) -> io::Result<Self> {
         let mut place = Self {
             dir: open_dir(CWD, path)?,
             name: name_of(path)?,
         };
-        // Whoever else wrote a link that is followed: it leads to his own directories alone.
+        // A link of another user may lead only to that user's own directories.
         let mut only = None;
         for _ in 0..MAX_LINKS {
             let found = match statat(&place.dir, &place.name, AtFlags::SYMLINK_NOFOLLOW) {
@@ -91,12 +91,13 @@ impl Place {
         Ok(Self { dir, name })
     }
 
-    /// Locks the directory and ends what a write left there that was killed.
+    /// Locks the directory, and completes or undoes a write that was killed.
     fn locked(self) -> io::Result<Self> {
         for _ in 0..LOCK_TRIES {
             match flock(&self.dir, FlockOperation::NonBlockingLockExclusive) {
                 Err(Errno::WOULDBLOCK) => std::thread::sleep(LOCK_PAUSE),
-                // Some file systems of a network lock no directory: the comparison is left.
+                // Some network file systems cannot lock a directory: the comparison still protects
+                // edits.
                 Ok(()) | Err(_) => {
                     self.recover()?;
                     return Ok(self);
@@ -108,7 +109,7 @@ impl Place {
         ))
     }
 
-    /// The whole file; none where there is none.
+    /// Reads the whole file; none if there is no file.
     pub(super) fn read(&self) -> io::Result<Option<Held>> {
         match self.open(&self.name) {
             Ok(file) => held(file).map(Some),
@@ -117,8 +118,9 @@ impl Place {
         }
     }
 
-    /// Puts a text in the place of what was read, with its owner and mode; a new file is the
-    /// directory owner's. Says no, and changes nothing, where something else lies there now.
+    /// Replaces the content that was read by a text, with the same owner and mode; a new file gets
+    /// the directory's owner. Returns false, and changes nothing, if the file has changed
+    /// meanwhile.
     pub(super) fn swap(&self, old: Option<&Held>, text: &[u8]) -> io::Result<bool> {
         let new = self.name_with(".new");
         remove(&self.dir, &new)?;
@@ -142,7 +144,7 @@ impl Place {
             });
         let _ = remove(&self.dir, &new);
         let swapped = swapped?;
-        // A directory that cannot be synced holds the new file all the same.
+        // If the directory cannot be synced, the new file is there all the same.
         let _ = rustix::fs::fsync(&self.dir);
         Ok(swapped)
     }
@@ -157,7 +159,7 @@ impl Place {
         let own = file.metadata()?;
         if (own.uid(), own.gid()) != (uid, gid) {
             let given = fchown(&file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
-            // Who is not root keeps what he makes, as with any editor.
+            // Without root the new file belongs to the caller, as with any editor.
             if !matches!(given, Err(Errno::PERM)) {
                 given?;
             }
@@ -168,8 +170,8 @@ impl Place {
         Ok(Stat::of(&file.metadata()?))
     }
 
-    /// Swaps the new file with the old one. What then turns out not to be the one that was read is
-    /// an edit, and is put back. Meanwhile it lies under a name that says so (`recover`).
+    /// Exchanges the new file and the old one. If the displaced file is not the one that was read,
+    /// it is an edit, and is put back. Meanwhile it has a name that `recover` recognizes.
     fn exchange(&self, new: &OsStr, old: &Held, text: &[u8], written: &Stat) -> io::Result<bool> {
         Ok(self.is_still(old)? && self.exchange_looked(new, old, text, written)?)
     }
@@ -209,7 +211,8 @@ impl Place {
                 &statat(&self.dir, &swap, AtFlags::SYMLINK_NOFOLLOW)?,
                 written,
             ) {
-                // Saved in between: newer than the edit that was put back.
+                // The file was saved again in between: that is newer than the edit that was put
+                // back.
                 exchange()?;
             }
         }
@@ -217,7 +220,7 @@ impl Place {
         Ok(is_old && self.stands(written)?)
     }
 
-    /// A file system or a kernel that cannot swap: one more look, and a plain rename.
+    /// For a file system or kernel without exchange: compares once more, then renames.
     fn rename_plainly(&self, new: &OsStr, old: Option<&Held>) -> io::Result<bool> {
         let is_still = match (old, self.read()?) {
             (Some(old), Some(_)) => self.is_still(old)?,
@@ -240,15 +243,15 @@ impl Place {
         }
     }
 
-    /// Whether what was written lies there: the directory's owner may have put something else under
-    /// its name.
+    /// Whether the file at the name is the one that was written: the directory's owner may have
+    /// replaced it.
     fn stands(&self, written: &Stat) -> io::Result<bool> {
         let found = statat(&self.dir, &self.name, AtFlags::SYMLINK_NOFOLLOW)?;
         Ok(same_file(&found, written))
     }
 
-    /// What a write that was killed left behind: the old file or the new one goes; an edit that was
-    /// just displaced is put back, or kept beside where it was saved anew.
+    /// Handles what a killed write has left: removes the old or the new file, and puts a displaced
+    /// edit back, or keeps it beside the file if that was saved again.
     fn recover(&self) -> io::Result<()> {
         let begin = self.name_with(".swap.");
         let mut left = Vec::new();
@@ -282,7 +285,7 @@ impl Place {
         Ok(())
     }
 
-    /// A regular file of the directory, never through a link; a pipe is not waited for.
+    /// Opens a regular file of the directory, never through a link; a pipe does not block.
     fn open(&self, name: &OsStr) -> io::Result<File> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = File::from(openat(&self.dir, name, flags, Mode::empty())?);
@@ -304,7 +307,7 @@ fn name_of(path: &Path) -> io::Result<OsString> {
     name.ok_or_else(|| io::Error::other("it is not the name of a file"))
 }
 
-/// The directory that a file lies in.
+/// Opens the directory that a file lies in.
 fn open_dir(at: impl std::os::fd::AsFd, file: &Path) -> io::Result<OwnedFd> {
     let dir = match file.parent() {
         Some(dir) if !dir.as_os_str().is_empty() => dir,

@@ -1,5 +1,5 @@
-//! Finds that rules.json or one of its lists was saved, by any editor, and takes it in once it
-//! lies still.
+//! Notices that rules.json or one of its lists was saved, by any editor, and loads it once it has
+//! not changed for a moment.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -24,17 +24,16 @@ use crate::watching::file::{Stamps, stamps};
 use crate::watching::settling::Settling;
 use crate::watching::{POLL, Watched};
 
-/// How often they are looked at while something is not settled.
+/// How often the files are looked at while they change.
 const TICK: Duration = Duration::from_millis(25);
-/// An edit that fits is taken in after the files have lain still for this long.
+/// A valid edit is loaded once the files have not changed for this long.
 const SETTLE: Duration = Duration::from_millis(120);
-/// One that does not fit may be half of one that does, and a file that is gone may be about to come
-/// back.
+/// The same for a faulty edit or a missing file: it may be partly saved, or about to come back.
 const SETTLE_BAD: Duration = Duration::from_millis(500);
 
-/// Reads rules.json and its lists. The stamps, rules.json's first, are from before the reading:
-/// what changes meanwhile is seen at the next look. With a fault the lists that were looked at
-/// before stay among them.
+/// Reads rules.json and its lists. The stamps, rules.json's first, are taken before the reading, so
+/// that a change meanwhile is seen at the next look. With a fault they still include the earlier
+/// lists.
 pub(super) fn read(
     compiler: &mut Compiler,
     path: &Path,
@@ -45,7 +44,7 @@ pub(super) fn read(
     (seen, read.map(|read| compiler.compile(read, now_ms)))
 }
 
-/// The same, not yet compiled: which rule is which stays as it is.
+/// Reads the files without compiling them, so that the identity of rules does not change.
 fn read_files(
     compiler: &Compiler,
     path: &Path,
@@ -55,7 +54,8 @@ fn read_files(
     let mut seen = stamps(std::iter::once(&path));
     let bytes = match list_file::bytes(&path) {
         Ok(bytes) => Ok(Some(bytes)),
-        // Below a file there is nothing either: its owner tells what is wrong with the directory.
+        // A path below a file does not exist either: the owner of the state directory reports that
+        // fault.
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
             Ok(None)
         }
@@ -76,10 +76,10 @@ fn read_files(
     (seen, read)
 }
 
-/// Called once with what became of a change.
+/// Called once with the result of a change.
 pub(crate) type Told = Box<dyn FnOnce(Result<Changed, NotChanged>) + Send>;
 
-/// Where edits that are not taken are told and counted, and lists that cannot be used (RULE-10).
+/// Reports and counts refused edits, and unusable lists (RULE-10).
 #[derive(Clone, Default)]
 pub(super) struct Bad {
     pub(super) faults: Faults,
@@ -101,34 +101,34 @@ impl Bad {
 
 /// A step of a reload, or a change.
 pub(super) enum WatchCommand {
-    /// Read the files and judge them; a fault is told.
+    /// Read and check the files, and reply with a fault, if any.
     Read(Sender<Result<(), Fault>>),
-    /// Take what was read. It is told once that is in force.
+    /// Put the files that were read into force, then call this.
     Take(Box<dyn FnOnce() + Send>),
-    /// Change the file. It is told once that is in force.
+    /// Change the file, and reply once the change is in force.
     Change(Change, Told),
-    /// Have lists.json hold this. It is told once that is in force.
+    /// Write these entries to lists.json, and reply once they are in force.
     Lists(Vec<FileChange>, Told),
-    /// Take a version of a feed, or tell why not.
+    /// Take a version of a feed, or reply why not.
     Feed(Offered, Sender<Result<(), String>>),
 }
 
-/// The thread's own.
+/// The state of the thread.
 pub(super) struct Watching {
     compiler: Compiler,
     path: PathBuf,
     settling: Settling<Stamps>,
-    /// What is in force.
+    /// The rules in force.
     held: Compiled,
-    /// What was read and is not to be taken, while somebody may still be writing.
+    /// The state of files that were read and refused, while somebody may still be writing.
     in_vain: Option<Stamps>,
-    /// What a reload has read and not taken yet.
+    /// The files that a reload has read and not put into force yet.
     read: Option<(Stamps, Read)>,
-    /// How many entries were in force when that was told last.
+    /// The number of entries in force when it was last logged.
     told: usize,
-    /// The lists in force are not kept on disk yet (RULE-10).
+    /// True while the lists in force are not kept on disk yet (RULE-10).
     to_be_kept: bool,
-    /// Who fetches.
+    /// The thread of the feeds.
     feeds: FeedsHandle,
     bad: Bad,
     found: Sender<Found>,
@@ -192,7 +192,8 @@ impl Watching {
                     self.settling.take(known);
                     self.taken(Some(told));
                 }
-                // What was taken in a moment ago may still be on its way to the control loop.
+                // Rules that were loaded a moment ago may still be on their way to the control
+                // loop.
                 Some(_) | None => self.tell_rules(false, Some(told)),
             },
             WatchCommand::Change(change, told) => self.change(&change, told, now_ms),
@@ -211,7 +212,7 @@ impl Watching {
         }
     }
 
-    /// Changes a file, and takes in what then lies there.
+    /// Changes a file, and loads the result.
     fn change(&mut self, change: &Change, told: Told, now_ms: u64) {
         let changed = if self.compiler.is_of_lists(change) {
             let changes = [FileChange::asked(change)];
@@ -240,7 +241,7 @@ impl Watching {
                 self.settling.take(known);
                 self.taken(Some(Box::new(move || told(Ok(changed)))));
             }
-            // Saved by somebody else in this moment: the looks at the file will tell of it.
+            // Another program saved the file at this moment: the next looks will notice it.
             Err(fault) => {
                 let path = self.path.clone();
                 told(Err(NotChanged::DoesNotFit { path, fault }));
@@ -248,7 +249,7 @@ impl Watching {
         }
     }
 
-    /// What is held was read anew.
+    /// Passes newly read rules to the control loop.
     fn taken(&mut self, told: Option<Box<dyn FnOnce() + Send>>) {
         self.to_be_kept = true;
         self.held.log(&self.path);
@@ -267,7 +268,7 @@ impl Watching {
         until_end.map_or(pause, |end| pause.min(Duration::from_millis(end)))
     }
 
-    /// One look at the files and at the clock.
+    /// Looks once at the files and at the clock.
     fn look_once(&mut self, now: Instant, now_ms: u64) {
         let current = stamps(self.settling.known().iter().map(|(path, _)| path));
         if let Some(still) = self.settling.look(current.clone(), now) {
@@ -289,19 +290,19 @@ impl Watching {
         }
     }
 
-    /// The same files, and what else holds of them now.
+    /// Compiles the same files again, for the current time.
     fn compile_again(&mut self, now_ms: u64) {
         let read = std::mem::take(&mut self.held.read);
         self.held = self.compiler.compile(read, now_ms);
     }
 
-    /// They are not as they are known, and lie so since a while.
+    /// Handles files that have changed and have not changed again for `still`.
     fn look_at_change(&mut self, current: &Stamps, still: Duration, now_ms: u64) {
         let is_gone = current.first().is_some_and(|(_, stamp)| stamp.is_none());
         if still < SETTLE || (is_gone && still < SETTLE_BAD) {
             return;
         }
-        // It is read once more when it has lain still for long.
+        // A refused state is read once more when it has been unchanged for longer.
         if still < SETTLE_BAD && self.in_vain.as_ref() == Some(current) {
             return;
         }
@@ -344,7 +345,7 @@ impl Watching {
         memory::freed(entries.max(std::mem::replace(&mut self.told, entries)));
         let rules = Arc::clone(&self.held.rules);
         let (lists, digest) = self.held.listed();
-        // Waits for room; without a control loop the process is about to end.
+        // Waits for room. If the control loop is gone, the process is about to end.
         let _ = self.found.send(Found {
             rules,
             lists,

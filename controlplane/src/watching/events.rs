@@ -1,6 +1,6 @@
-//! What the system tells of directories, by the library `notify`. Directories are watched, not
-//! files: editors replace files by rename. Where no events come, as on network file systems, a poll
-//! finds the change.
+//! The system's events about directories, by the library `notify`. Directories are watched rather
+//! than files, because editors replace files by rename. On network file systems, which give no
+//! events, a poll finds changes.
 
 use std::collections::HashSet;
 use std::io;
@@ -11,12 +11,12 @@ use std::time::Duration;
 use notify::event::{AccessKind, AccessMode, ModifyKind};
 use notify::{ErrorKind, Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
 
-/// How often files are looked at without any event.
+/// How often files are checked without any event.
 pub(crate) const POLL: Duration = Duration::from_secs(2);
 
-/// Whether an event can mean that a file was saved, removed or replaced. Not each write: a file is
-/// looked at once its writer has closed it, and one that stays open is found by the poll. Nor our
-/// own reads.
+/// Whether an event can mean that a file was saved, removed or replaced. Single writes do not
+/// count: a file is checked once its writer has closed it, and the poll finds one that stays open.
+/// Reads do not count either.
 const fn is_a_save(kind: EventKind) -> bool {
     match kind {
         EventKind::Access(AccessKind::Close(AccessMode::Write)) => true,
@@ -27,24 +27,24 @@ const fn is_a_save(kind: EventKind) -> bool {
 
 /// The directories that are watched.
 pub(super) struct Events {
-    /// None where the system refused; the poll goes on.
+    /// None if the system refused; then only the poll works.
     watcher: Option<RecommendedWatcher>,
     happened: Arc<Mutex<Happened>>,
     watched: HashSet<PathBuf>,
-    /// Directories that cannot be watched, which was said.
+    /// Directories that cannot be watched, and were logged.
     told: HashSet<PathBuf>,
 }
 
-/// Where something happened since this was last asked.
+/// The directories with events since the last call.
 #[derive(Default)]
 pub(super) struct Happened {
-    /// In these directories, or to them.
+    /// Directories in which, or to which, something happened.
     places: HashSet<PathBuf>,
-    /// Somewhere: there were too many events.
+    /// Too many events came: any directory may have changed.
     anywhere: bool,
 }
 
-/// Places that are told apart at most: more are everywhere.
+/// The most directories that are remembered; beyond it any may have changed.
 const MAX_PLACES: usize = 64;
 
 impl Happened {
@@ -69,14 +69,14 @@ impl Happened {
         }
     }
 
-    /// Whether it happened in this directory.
+    /// Whether something may have happened in this directory.
     pub(super) fn is_in(&self, directory: &Path) -> bool {
         self.anywhere || self.places.contains(directory)
     }
 }
 
 impl Events {
-    /// Nothing is watched yet. `wake` is called, on the library's thread, where something happens.
+    /// Watches no directory yet. Calls `wake`, on the library's thread, at each event.
     pub(super) fn new(wake: impl Fn() + Send + 'static) -> Self {
         let happened: Arc<Mutex<Happened>> = Arc::default();
         let noted = Arc::clone(&happened);
@@ -101,25 +101,25 @@ impl Events {
         }
     }
 
-    /// Watches these directories and no others. One that was made anew is watched anew.
+    /// Watches exactly these directories. A directory that was created again is watched again.
     pub(super) fn watch(&mut self, directories: HashSet<PathBuf>) {
         let Some(watcher) = &mut self.watcher else {
             return;
         };
         for gone in self.watched.difference(&directories) {
-            // Gone with its directory, perhaps.
+            // The watch may be gone with its directory.
             let _ = watcher.unwatch(gone);
         }
         self.watched.clear();
         for directory in directories {
-            // The same watch where there is one already.
+            // This keeps an existing watch.
             match watcher.watch(&directory, RecursiveMode::NonRecursive) {
                 Ok(()) => {
                     self.told.remove(&directory);
                     self.watched.insert(directory);
                 }
                 Err(error) => {
-                    // What is not there may come.
+                    // A missing directory may be created later.
                     if !is_missing(&error) && self.told.insert(directory.clone()) {
                         tracing::warn!(
                             "changes in {} are looked for every {} seconds only: {error}",
@@ -134,7 +134,7 @@ impl Events {
             .retain(|directory| !self.watched.contains(directory));
     }
 
-    /// Takes what happened.
+    /// Takes the events since the last call.
     pub(super) fn take(&self) -> Happened {
         std::mem::take(&mut *lock(&self.happened))
     }

@@ -8,15 +8,15 @@ use super::settling::Settling;
 use super::{POLL, Watched};
 use crate::state::stat::Stat;
 
-/// A change is read once the files have lain still for this long (LOOKUP-5).
+/// A change is read once the files have not changed for this long (LOOKUP-5).
 const SETTLE: Duration = Duration::from_secs(2);
-/// How often it is looked while a change settles.
+/// How often the files are checked while a change settles.
 const TICK: Duration = Duration::from_millis(200);
 
-/// Files, each as it was; none where there was none.
+/// Files, each with its stat; none if it did not exist.
 pub(crate) type Stamps = Vec<(PathBuf, Option<Stat>)>;
 
-/// The files as they are.
+/// The current stamps of files.
 pub(crate) fn stamps<'a>(paths: impl IntoIterator<Item = &'a PathBuf>) -> Stamps {
     let paths = paths.into_iter();
     paths.map(|path| (path.clone(), Stat::at(path))).collect()
@@ -29,8 +29,8 @@ pub(crate) struct FileWatch {
 }
 
 impl FileWatch {
-    /// Has them read again on each change since they were so. They are stamped before they are
-    /// read: a change right after the reading must not be missed.
+    /// Calls `read_again` at each change since these stamps. They must be taken before the first
+    /// reading, so that a change right after it is not missed.
     pub(crate) fn new(known: Stamps, read_again: impl FnMut() + Send + 'static) -> Self {
         Self {
             settling: Settling::new(known),
@@ -51,7 +51,7 @@ impl Watched for FileWatch {
             None => POLL,
             Some(still) if still < SETTLE => TICK,
             Some(_) => {
-                // Good or bad, it is read once.
+                // A change is read once, valid or not.
                 self.settling.take(found);
                 (self.read_again)();
                 POLL

@@ -1,9 +1,9 @@
-//! The one thread that looks at files: `weir-files`. It watches their directories and reads what
-//! has changed: rules and lists, certificates, databases, the refusal page. The thread of the state
-//! files, which reads its own, is woken.
+//! The thread that watches files, `weir-files`. It watches directories and reads changed files:
+//! rules and lists, certificates, databases, the refusal page. It wakes the thread of the state
+//! files, which reads those itself.
 //!
-//! It may hang with a mount. Nobody waits for it but whoever asks for something of a file, and not
-//! without end.
+//! The thread may hang with a mount. Only operations that need a file wait for it, and not without
+//! a bound.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
@@ -25,23 +25,22 @@ pub(crate) mod settling;
 use events::Events;
 pub(crate) use events::POLL;
 
-/// Events that come together are one: a save makes several.
+/// Events within this time count as one, because a save causes several.
 const TOGETHER: Duration = Duration::from_millis(5);
 
-/// Files that are looked at.
+/// Files to watch.
 pub(crate) trait Watched: Send {
-    /// Which they are now. Their directories are watched.
+    /// The current files. Their directories are watched.
     fn files(&self) -> Vec<PathBuf>;
 
-    /// Looks at them, and reads what has changed and lies still. Returns when to look again at the
-    /// latest.
+    /// Checks the files, and reads settled changes. Returns when to look again at the latest.
     fn look(&mut self, now: Instant, now_ms: u64) -> Duration;
 
-    /// Something happened in one of their directories. A look follows in any case.
+    /// Called at an event in one of their directories. A look follows in any case.
     fn event(&mut self) {}
 }
 
-/// Whose files they are.
+/// The owner of the files.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Subject {
     State,
@@ -51,8 +50,8 @@ pub(crate) enum Subject {
     Databases,
 }
 
-/// The thread, for those who have files looked at and tell what is wrong with them. The default is
-/// none: nothing is looked at.
+/// The handle of the thread, for those who have files watched and report their faults. The default
+/// is a handle without a thread.
 #[derive(Clone, Default)]
 pub struct FileThread {
     shared: Option<Arc<Shared>>,
@@ -60,14 +59,14 @@ pub struct FileThread {
 }
 
 struct Shared {
-    /// What is to be looked at from now on, in place of what was; none for nothing any more.
+    /// New watches by owner, each replacing the previous one; none ends a watch.
     orders: Mutex<BTreeMap<Subject, Option<Box<dyn Watched>>>>,
-    /// Written to, it ends the wait of the thread.
+    /// An event descriptor that wakes the thread.
     wake: OwnedFd,
 }
 
 impl FileThread {
-    /// Starts the thread, which looks for as long as the process lives.
+    /// Starts the thread, which runs as long as the process.
     ///
     /// # Errors
     /// The system refused it.
@@ -96,17 +95,17 @@ impl FileThread {
         })
     }
 
-    /// Where faults of files are told, and heard.
+    /// The inbox of file faults.
     pub fn faults(&self) -> &Faults {
         &self.faults
     }
 
-    /// Looks at these from now on.
+    /// Watches these files from now on.
     pub(crate) fn watch(&self, subject: Subject, watched: impl Watched + 'static) {
         self.order(subject, Some(Box::new(watched)));
     }
 
-    /// Looks at nothing of this any more.
+    /// Stops watching the files of this owner.
     pub(crate) fn forget(&self, subject: Subject) {
         self.order(subject, None);
     }
@@ -118,7 +117,7 @@ impl FileThread {
         }
     }
 
-    /// Has the thread look now.
+    /// Makes the thread look now.
     pub(crate) fn wake(&self) {
         if let Some(shared) = &self.shared {
             shared.wake();
@@ -128,7 +127,7 @@ impl FileThread {
 
 impl Shared {
     fn wake(&self) {
-        // It cannot be full: the thread takes all at once.
+        // The counter cannot overflow: the thread takes all of it at once.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
@@ -138,7 +137,7 @@ impl Shared {
     }
 }
 
-/// The thread's own.
+/// The state of the thread.
 struct Looking {
     shared: Arc<Shared>,
     watched: BTreeMap<Subject, Box<dyn Watched>>,
@@ -150,7 +149,7 @@ impl Looking {
     fn run(mut self) {
         loop {
             self.take_orders();
-            // Before the look: what changes after it makes an event.
+            // Before the look, so that a change after it causes an event.
             let files = self.watched.values().flat_map(|watched| watched.files());
             let files: Vec<PathBuf> = files.collect();
             let directories = files.iter().flat_map(|file| directories(file));
@@ -205,7 +204,7 @@ impl Looking {
     }
 }
 
-/// Where a file lies, and where it lies in truth, if its name leads elsewhere.
+/// The directory of a file, and that of the real file if its name is a link.
 fn directories(file: &Path) -> HashSet<PathBuf> {
     let named = match file.parent() {
         Some(directory) if !directory.as_os_str().is_empty() => directory,

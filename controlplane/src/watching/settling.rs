@@ -1,11 +1,11 @@
 //! When a change of files is settled: pure, but for the instants it is given.
 //!
-//! Whoever saves a file writes it in pieces, or removes it before the new one is there. So a state
-//! is believed only after it was seen, unchanged, for a while: how long is up to whoever asks.
+//! Editors write a file in pieces, or remove it before the new one is there. So a state counts only
+//! once it was seen unchanged for a while; the caller decides how long.
 
 use std::time::{Duration, Instant};
 
-/// How long something has been seen in the same state.
+/// Measures how long something has been in the same state.
 pub(crate) struct Stillness<S>(Option<(S, Instant)>);
 
 impl<S> Default for Stillness<S> {
@@ -15,7 +15,7 @@ impl<S> Default for Stillness<S> {
 }
 
 impl<S: PartialEq> Stillness<S> {
-    /// Time since it was first seen in the state in which it is now.
+    /// The time since the current state was first seen.
     pub(crate) fn of(&mut self, state: S, now: Instant) -> Duration {
         match &self.0 {
             Some((held, since)) if *held == state => now.saturating_duration_since(*since),
@@ -26,20 +26,20 @@ impl<S: PartialEq> Stillness<S> {
         }
     }
 
-    /// Its state is known: the next other one is new.
+    /// Forgets the state, so that the next one is new.
     pub(crate) fn settle(&mut self) {
         self.0 = None;
     }
 }
 
-/// A state that is known, and how long another one has been seen in its place.
+/// A known state, and how long another one has been seen instead.
 pub(crate) struct Settling<S> {
     known: S,
     still: Stillness<S>,
 }
 
 impl<S: PartialEq> Settling<S> {
-    /// This state is known.
+    /// Starts with a known state.
     pub(crate) fn new(known: S) -> Self {
         Self {
             known,
@@ -52,7 +52,7 @@ impl<S: PartialEq> Settling<S> {
         &self.known
     }
 
-    /// How long this state has been seen; none where it is the known one.
+    /// How long this state has been seen; none if it is the known one.
     pub(crate) fn look(&mut self, state: S, now: Instant) -> Option<Duration> {
         if state == self.known {
             self.still.settle();
@@ -61,7 +61,7 @@ impl<S: PartialEq> Settling<S> {
         Some(self.still.of(state, now))
     }
 
-    /// This state is known from now on.
+    /// Sets the known state.
     pub(crate) fn take(&mut self, known: S) {
         self.known = known;
         self.still.settle();

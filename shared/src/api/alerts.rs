@@ -10,19 +10,19 @@ use crate::units::Time;
 /// The newest alerts.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct AlertList<A = Alert> {
-    /// Oldest first, as alerts.json has them.
+    /// Oldest first, in the form of alerts.json.
     #[serde(default = "Vec::new")]
     pub alerts: Vec<A>,
 }
 
-/// One alert as it stands in alerts.json. Its time is its name there: no two share one.
+/// One alert in the form of alerts.json. Its time is its key there: no two alerts have the same.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Alert {
     /// When it was raised.
     pub time: Time,
-    /// The name of its kind; of another version any word.
+    /// The name of its kind; another version may have further names.
     pub kind: Cow<'static, str>,
-    /// What the kind has to say.
+    /// The members of this kind.
     #[serde(flatten)]
     pub members: Map<String, Value>,
 }

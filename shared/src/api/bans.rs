@@ -17,10 +17,10 @@ pub struct BanList {
 /// The answer of `POST /v1/bans`.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Banned {
-    /// What was made.
+    /// The ban that was made.
     #[serde(flatten)]
     pub ban: Ban,
-    /// `false` where it is in force and not on disk yet.
+    /// `false` if it is in force and not on disk yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub persisted: Option<bool>,
 }
@@ -29,9 +29,9 @@ pub struct Banned {
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Lifted {
-    /// What refused until now.
+    /// The bans that were lifted.
     pub lifted: Vec<Ban>,
-    /// `false` where that is not on disk yet.
+    /// `false` if that is not on disk yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub persisted: Option<bool>,
 }

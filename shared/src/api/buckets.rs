@@ -9,14 +9,14 @@ use serde::{Deserialize, Serialize};
 pub struct Buckets {
     /// When the current one began.
     pub start: Time,
-    /// What it has counted.
+    /// The count of the current bucket.
     pub current: Count,
-    /// What the one before has counted.
+    /// The count of the previous bucket.
     pub previous: Count,
 }
 
 impl Buckets {
-    /// As it is written.
+    /// The form of a window.
     pub fn of(window: &Window) -> Self {
         Self {
             start: Time(window.start_ms),
@@ -25,8 +25,8 @@ impl Buckets {
         }
     }
 
-    /// Buckets begin at multiples of their length (LIMIT-1); a start written by hand is moved to
-    /// the one before it.
+    /// The window. Buckets begin at multiples of their length (LIMIT-1), so an edited start is
+    /// moved back to such a multiple.
     pub fn window(self, span: impl Length) -> Window {
         Window {
             start_ms: self.start.0 - self.start.0 % span.ms(),

@@ -1,4 +1,4 @@
-//! A client, as clients.json and `/v1/clients` have it (ADMIN-4).
+//! A client, in the form of clients.json and `/v1/clients` (ADMIN-4).
 
 use std::sync::Arc;
 
@@ -17,19 +17,19 @@ use crate::window::{PerSpan, RuleSpan, Span, Window};
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ClientList {
-    /// How many are kept.
+    /// The number of clients in the table.
     pub held: u64,
-    /// Those that come first.
+    /// The first clients in the chosen order.
     pub clients: Vec<Listed>,
 }
 
 /// A client of the list.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Listed {
-    /// What is kept of it.
+    /// The client's entry.
     #[serde(flatten)]
     pub client: Client,
-    /// The end of the ban that refuses it; none where none does.
+    /// The end of the ban that refuses it; none if no ban does.
     #[serde(default)]
     pub ban_expires: Option<Expiry>,
 }
@@ -38,7 +38,7 @@ pub struct Listed {
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Held {
-    /// None where it is not among those that are kept.
+    /// None if the client is not in the table.
     pub client: Option<Client>,
     /// Every ban that covers it, whether it still refuses or not.
     pub bans: Vec<Arc<Ban>>,
@@ -53,7 +53,7 @@ pub struct Client {
     pub first_seen: Time,
     /// Its latest request.
     pub last_seen: Time,
-    /// What is known of it.
+    /// The lookup's answer.
     #[serde(default)]
     pub lookup: Option<Arc<Lookup>>,
     /// Requests that passed.
@@ -62,24 +62,24 @@ pub struct Client {
     /// Requests that were refused.
     #[serde(default)]
     pub refused: Count,
-    /// What the request windows have counted.
+    /// The request windows.
     #[serde(default)]
     pub requests: Windows,
-    /// What the byte windows have counted.
+    /// The byte windows.
     #[serde(default)]
     pub bytes: Windows,
-    /// What the windows of rules have counted.
+    /// The windows of rules.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<CountOfRule>,
-    /// What other sites asked for.
+    /// The part that pages of other sites caused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub other_sites: Option<PartOfWindows>,
-    /// When its first request passed, where that is remembered (SHARE-4).
+    /// When its first request passed, if that is remembered (SHARE-4).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_passed: Option<Time>,
 }
 
-/// What other sites asked for of what the windows have counted (RULE-8).
+/// The part of the windows that pages of other sites caused (RULE-8).
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct PartOfWindows {
     /// Requests.
@@ -98,7 +98,7 @@ impl PartOfWindows {
         }
     }
 
-    /// None where it is nothing.
+    /// The part; none if all of it is 0.
     fn part(self) -> Option<Box<OtherSites>> {
         let part = OtherSites {
             requests: self.requests.windows(),
@@ -108,19 +108,19 @@ impl PartOfWindows {
     }
 }
 
-/// What one window of one rule has counted.
+/// The count of one window of one rule.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct CountOfRule {
     /// The rule.
     pub rule: String,
     /// A limit or a jail.
     pub kind: RuleKind,
-    /// Which of its windows.
+    /// The window.
     pub window: RuleSpan,
-    /// What it has counted.
+    /// The count.
     #[serde(flatten)]
     pub buckets: Buckets,
-    /// What other sites asked for of that.
+    /// The part of it that pages of other sites caused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub other_sites: Option<Buckets>,
 }

@@ -17,35 +17,35 @@ use crate::{explain, verdict};
 /// What the checks would do with a request, and why.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Explained {
-    /// The refusal that is remembered of the request that was asked for by its id.
+    /// The remembered refusal, if the request was named by its id.
     pub request: Option<Refusal>,
-    /// Who would make it.
+    /// The address that would send it.
     pub address: IpAddr,
-    /// How.
+    /// Its method.
     pub method: String,
     /// Its path.
     pub path: String,
-    /// Whether the page of another site would have the browser ask (RULE-8).
+    /// Whether a page of another site would cause the request (RULE-8).
     #[serde(default)]
     pub other_site: bool,
-    /// The client that it would be charged to.
+    /// The client that it would be charged to (CLIENT-1).
     pub client: Client,
-    /// What a ban of the client for a limit would cover.
+    /// The netblock that a ban of the client for a limit would cover.
     pub netblock: Netblock,
     /// Whether a refusal is only noted.
     #[serde(default)]
     pub observe: bool,
-    /// What would become of it.
+    /// The outcome.
     pub now: Outcome,
-    /// The same without the ban that refuses it, or the lookup that it waits for.
+    /// The outcome without the ban that refuses it, or without the lookup that it waits for.
     pub otherwise: Option<Outcome>,
-    /// The member of the list that decides.
+    /// The list member that decides.
     pub list: Option<ListMember>,
     /// The rule that decides.
     pub rule: Option<RuleName>,
-    /// What takes it out of denials, traps and limits.
+    /// The exemption from denials, traps and limits.
     pub exempt: Option<ExemptBy>,
-    /// The crawler that it says it is (CRAWL-2).
+    /// The crawler that it claims to be (CRAWL-2).
     pub crawler: Option<Crawler>,
     /// Whether the limits would count it.
     #[serde(default)]
@@ -56,13 +56,13 @@ pub struct Explained {
     /// Whether the application trusts the client now (APP-4).
     #[serde(default)]
     pub trusted: bool,
-    /// What is known of the client; none where no lookup has answered.
+    /// The client's lookup; none if no lookup has answered.
     pub lookup: Option<Arc<Lookup>>,
     /// The request windows before it.
     pub requests: Windows,
     /// The byte windows.
     pub bytes: Windows,
-    /// What of these windows other instances have counted.
+    /// How much of these windows other instances have counted.
     pub elsewhere: Option<Elsewhere>,
     /// The limits of rules.json that it matches.
     #[serde(default)]
@@ -70,21 +70,21 @@ pub struct Explained {
     /// The jails of rules.json that may count the answer.
     #[serde(default)]
     pub jails: Vec<RuleUse>,
-    /// What lowers the request limits.
+    /// The percentage that lowers the request limits.
     pub limit_percent: Option<Percent>,
-    /// What lowers the byte limits.
+    /// The percentage that lowers the byte limits.
     pub bytes_percent: Option<Percent>,
-    /// When a ban for a limit would end that is made now; none where none can be made.
+    /// When a ban for a limit, made now, would end; none if none can be made.
     pub next_ban_expires: Option<Expiry>,
     /// The bans that cover the client and have not ended.
     #[serde(default)]
     pub bans: Vec<Arc<Ban>>,
-    /// What would let the client through: commands, or what to change.
+    /// What would let the client through: commands, or a change of settings or rules.
     #[serde(default)]
     pub undo: Vec<String>,
 }
 
-/// A refusal that is remembered.
+/// A remembered refusal.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Refusal {
     /// The id of the request.
@@ -93,14 +93,15 @@ pub struct Refusal {
     pub time: Time,
     /// Why.
     pub action: String,
-    /// False where it was let through in observe mode.
+    /// False if it passed in observe mode.
     pub enforced: bool,
 }
 
-/// What becomes of a request.
+/// The outcome of a request.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Outcome {
-    /// `passed`, `refused`, `answered`, `awaits_lookup` or `health`; a newer service may say more.
+    /// `passed`, `refused`, `answered`, `awaits_lookup` or `health`; a newer service may have
+    /// further words.
     pub result: String,
     /// Why it is refused.
     pub action: Option<String>,
@@ -108,9 +109,9 @@ pub struct Outcome {
     pub limit_hit: Option<String>,
     /// The end of the ban that refuses it, or that would follow.
     pub ban_expires: Option<Expiry>,
-    /// Until then; none of a permanent one.
+    /// The time until then; none for a permanent ban.
     pub ban_ends_in_seconds: Option<u64>,
-    /// What a refused client gets: a status, or `drop`, as `WAF_BAN_RESPONSE` is written.
+    /// The response to a refused client: a status, or `drop`, in the form of `WAF_BAN_RESPONSE`.
     pub response: Option<String>,
     /// Its `Retry-After`.
     pub retry_after_seconds: Option<u64>,
@@ -140,7 +141,7 @@ pub struct RuleName {
     pub since: Option<Time>,
 }
 
-/// What a request is exempt by.
+/// Why a request is exempt.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ExemptBy {
     /// The setting, or rules.json.
@@ -149,7 +150,7 @@ pub struct ExemptBy {
     pub name: String,
 }
 
-/// A crawler that somebody says they are.
+/// A crawler that the request claims to be.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Crawler {
     /// Its name.
@@ -178,7 +179,7 @@ pub struct Usage {
     pub used: u64,
     /// The limit after its percentage; none where there is none.
     pub limit: Option<u64>,
-    /// Until one more fits; none where there is no limit, or never.
+    /// The time until one more fits; none without a limit, or if none ever fits.
     pub fits_in_seconds: Option<u64>,
 }
 
@@ -189,14 +190,14 @@ pub struct RuleUse {
     pub name: String,
     /// Each of its windows, by its name.
     pub windows: InOrder<Usage>,
-    /// What of them other instances of the fleet have counted.
+    /// How much of them other instances of the fleet have counted.
     pub elsewhere: Option<RuleElsewhere>,
-    /// What its ban would cover; none where it would make none.
+    /// The netblock that its ban would cover; none if it would ban nobody.
     pub would_ban: Option<Netblock>,
 }
 
-/// What other instances have counted by a limit or a jail (FLEET-29); none for a window that it
-/// does not have, or that is not shared.
+/// The counts of other instances for a limit or a jail (FLEET-29); none for a window that it does
+/// not have, or that is not shared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct RuleElsewhere {
     /// Of a minute.
@@ -212,7 +213,7 @@ pub struct RuleElsewhere {
     pub age_ms: u64,
 }
 
-/// What other instances of the fleet have counted of a client (FLEET-29).
+/// The counts of other instances of the fleet for a client (FLEET-29).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Elsewhere {
     /// Requests.
@@ -234,12 +235,12 @@ pub struct Counts {
     pub day: u64,
 }
 
-/// What lowers a limit.
+/// A percentage that lowers a limit.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Percent {
     /// Of the limit.
     pub percent: u32,
-    /// By this setting.
+    /// The setting it comes from.
     pub setting: String,
 }
 
@@ -312,7 +313,7 @@ impl From<&explain::RuleElsewhere> for RuleElsewhere {
 impl From<&explain::ExemptBy> for ExemptBy {
     fn from(by: &explain::ExemptBy) -> Self {
         let (source, name) = match by {
-            // As it is written: a prefix is kept without its last slash.
+            // In its written form: a prefix is stored without its last slash.
             explain::ExemptBy::Path(path) if path.is_empty() => ("WAF_EXEMPT_PATHS", "/"),
             explain::ExemptBy::Path(path) => ("WAF_EXEMPT_PATHS", path.as_str()),
             explain::ExemptBy::Entry(rule) => ("rules.json", rule.name.as_str()),
@@ -332,7 +333,7 @@ impl From<verdict::AppliedPercent> for Percent {
 }
 
 impl Outcome {
-    /// Of a request that is made now.
+    /// The outcome of a request at `now_ms`.
     pub fn of(outcome: &explain::Outcome, now_ms: u64) -> Self {
         match *outcome {
             explain::Outcome::Health => Self::no_refusal("health"),

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::Time;
 
-/// The lists from elsewhere.
+/// The feeds.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FeedList {
@@ -12,42 +12,43 @@ pub struct FeedList {
     pub feeds: Vec<Feed>,
 }
 
-/// One of them.
+/// One feed.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Feed {
     /// Its name in rules.json.
     pub name: String,
-    /// `deny` or `allow`; none where it is a name for other rules alone.
+    /// `deny` or `allow`; none if only other rules refer to it.
     #[serde(rename = "use")]
     pub used: Option<String>,
-    /// How many hold.
+    /// The number of entries in force.
     pub entries: u64,
-    /// When the version that holds was taken.
+    /// When the version in force was taken.
     pub taken: Option<Time>,
-    /// When it was asked for last; none if never.
+    /// When it was last fetched; none if never.
     pub checked: Option<Time>,
-    /// How that ended: `taken`, `unchanged`, `refused` or `failed`; none since the start.
+    /// The result: `taken`, `unchanged`, `refused` or `failed`; none before the first fetch of this
+    /// process.
     pub outcome: Option<String>,
-    /// Why it is not taken, or nothing came.
+    /// Why the version was refused, or the fetch failed.
     pub error: Option<String>,
-    /// When it is asked for next.
+    /// When it is fetched next.
     pub next: Time,
 }
 
-/// The answer of a fetch that was asked for, and of a version that is taken.
+/// The answer to a requested fetch, and to an accepted version.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FeedAsked {
     /// Its name.
     pub name: String,
-    /// Of a version that was taken: how many hold.
+    /// For an accepted version: the number of entries in force.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub entries: Option<u64>,
 }
 
 impl Feed {
-    /// Whether its last fetch went well.
+    /// Whether its last fetch succeeded.
     pub fn is_well(&self) -> bool {
         matches!(self.outcome.as_deref(), Some("taken" | "unchanged"))
     }

@@ -10,7 +10,7 @@ pub struct Fleet {
     pub fleet: String,
     /// The instance that answers.
     pub instance: String,
-    /// Where the engine is.
+    /// The engine's address.
     pub engine: String,
     /// `live`, `joining` or `alone`.
     pub state: String,
@@ -20,13 +20,13 @@ pub struct Fleet {
     pub waiting: u64,
     /// The last round trip to the engine.
     pub round_trip_ms: u64,
-    /// A number for all bans that are not over, in hexadecimal.
+    /// The digest of all bans that are not over, in hexadecimal.
     pub digest: String,
-    /// The one that answers first, then the others by name.
+    /// The instances: the answering one first, then the others by name.
     pub instances: Vec<Instance>,
-    /// What was shared of counts; none where they are not shared.
+    /// The shared counts; none if counts are not shared.
     pub counts: Option<Counts>,
-    /// That the engine could drop the log where its memory is full; only then.
+    /// A warning, if the engine could evict the log when its memory is full.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eviction: Option<String>,
     /// Of `alone`: for how long.
@@ -37,7 +37,7 @@ pub struct Fleet {
     pub why: Option<String>,
 }
 
-/// One instance. What it tells of itself is missing where that cannot be read.
+/// One instance. The members from its beat are missing if that cannot be read.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Instance {
@@ -48,7 +48,7 @@ pub struct Instance {
     pub is_self: bool,
     /// `live`, `joining`, `alone`, `gone`, `other_key` or `unknown`.
     pub state: String,
-    /// How long ago it has shown itself.
+    /// The age of its last beat.
     pub lag_ms: u64,
     /// Whether it holds the same bans as the one that answers.
     pub in_step: bool,
@@ -86,16 +86,16 @@ pub struct Differing {
 pub struct Counts {
     /// Counts that the engine has taken.
     pub sent: u64,
-    /// Counts that it did not take: of a clock that is ahead, or of the time before a ban.
+    /// Counts that the engine refused: from a clock that is ahead, or from before a ban.
     pub stale: u64,
     /// Clients whose counts wait, since `WAF_FLEET_RATE` is reached.
     pub held: u64,
-    /// Whether what others count holds.
+    /// Whether the counts of others are used.
     pub heeded: bool,
 }
 
 impl Instance {
-    /// Whether it has shown itself lately and can be read.
+    /// Whether its last beat is recent and can be read.
     pub fn lives(&self) -> bool {
         matches!(self.state.as_str(), "live" | "joining")
     }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::Time;
 
-/// Clients added up by what they share.
+/// Sums of clients by a common value.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Groups {
@@ -12,19 +12,19 @@ pub struct Groups {
     pub by: String,
     /// How many groups there are.
     pub held: u64,
-    /// Those that come first.
+    /// The first groups in the chosen order.
     pub groups: Vec<Group>,
 }
 
-/// What the clients of a group have together.
+/// The sums of a group of clients.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Group {
-    /// What they share; none of those that no lookup knows.
+    /// The common value; none for clients that no lookup knows.
     pub group: Option<String>,
     /// The name of an AS.
     pub name: Option<String>,
-    /// How many they are.
+    /// The number of clients.
     pub clients: u64,
     /// How many of them are banned.
     pub banned: u64,

@@ -1,4 +1,4 @@
-//! The answer of `GET /v1/history`: what was counted a minute.
+//! The answer of `GET /v1/history`: the counts of each minute.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,12 +8,12 @@ use super::in_order::InOrder;
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct History {
-    /// From one to the next: 60.
+    /// The seconds from one number to the next: 60.
     pub step_seconds: u64,
     /// The moment of the answer, seconds since 1970.
     pub now: u64,
-    /// When the minute began, seconds since 1970; one in which the service did not run is not
-    /// there.
+    /// When each minute began, in seconds since 1970. Minutes in which the service did not run are
+    /// missing.
     pub times: Vec<u64>,
     /// All requests.
     pub requests: Vec<u64>,
@@ -21,13 +21,14 @@ pub struct History {
     pub passed: Vec<u64>,
     /// Those that the checks refused; in observe mode they passed all the same.
     pub refused: Vec<u64>,
-    /// Requests by action, as in the log; those that there were none of are left out.
+    /// Requests by action, as in the log; actions without requests are left out.
     pub actions: InOrder<Vec<u64>>,
     /// Answers of the application by class of status.
     pub responses: InOrder<Vec<u64>>,
-    /// The bound that half of the application's answers stayed within; none without answers.
+    /// The median of the application's answer times, as a bound of the histogram; none without
+    /// answers.
     pub p50_seconds: Vec<Option<f64>>,
-    /// The same of 99 of 100.
+    /// The 99th percentile, likewise.
     pub p99_seconds: Vec<Option<f64>>,
     /// Active bans at the end of the minute.
     pub bans_active: Vec<u64>,

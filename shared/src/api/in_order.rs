@@ -1,4 +1,4 @@
-//! An object of JSON whose members are named as the values say, in the order in which they come.
+//! A JSON object with data-dependent member names, which keeps their order.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Values by their names, in the order of whoever wrote them.
+/// Values by their names, in the order in which they were written.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct InOrder<T>(pub Vec<(String, T)>);
 

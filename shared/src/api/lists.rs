@@ -10,18 +10,18 @@ use crate::units::Time;
 pub struct ListChanged {
     /// `allow` or `deny`.
     pub list: String,
-    /// What was put in or taken out.
+    /// The netblock that was added or removed.
     pub netblock: String,
     /// When it ends; none for never.
     pub until: Option<Time>,
-    /// Whether it was to be taken out.
+    /// Whether the request was to remove it.
     pub removed: bool,
-    /// Whether there was anything to do: what is not in the list cannot be taken out.
+    /// Whether the file has changed: a netblock that is not in the list cannot be removed.
     pub changed: bool,
-    /// Entries of both lists that had ended and were taken out.
+    /// Ended entries of both lists that were removed.
     pub ended: u64,
     /// The file.
     pub file: String,
-    /// Whether the service has taken it in; none where none runs.
+    /// Whether the service has loaded the change; none if no service runs.
     pub in_force: Option<bool>,
 }

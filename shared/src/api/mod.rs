@@ -1,8 +1,8 @@
 //! The documents of `/v1/`, as the service writes them and commands read them (CONTROL-2). The
 //! OpenAPI file describes them, and a test compares the two.
 //!
-//! A command reads what a service of another version writes: members that may be missing there have
-//! a default, and further ones are left out.
+//! A command may read answers of a service of another version: members that may be missing have a
+//! default, and unknown ones are ignored.
 
 pub mod alerts;
 pub mod bans;

@@ -4,12 +4,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::settings::{Change, Taken};
 
-/// A reload that was taken.
+/// A successful reload.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Reloaded {
-    /// Settings that have other values now.
+    /// Changed settings that are in force.
     pub taken: Vec<SettingChange>,
-    /// Those that wait for a restart.
+    /// Changed settings that need a restart.
     pub restart: Vec<SettingChange>,
     /// One sentence each.
     pub warnings: Vec<String>,
@@ -20,9 +20,9 @@ pub struct Reloaded {
 pub struct SettingChange {
     /// `WAF_…`
     pub name: String,
-    /// The value that held; none where there was none, or it is a token.
+    /// The old value; none if there was none, or if it is a token.
     pub old: Option<String>,
-    /// The new one.
+    /// The new value.
     pub new: Option<String>,
     /// Whether it is a token, whose value is not shown.
     pub secret: bool,
@@ -30,15 +30,15 @@ pub struct SettingChange {
     pub text: String,
 }
 
-/// A hand-over that has come to its end.
+/// A completed hand-over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Upgraded {
-    /// The number of the process that serves now.
+    /// The id of the process that serves now.
     pub process: u32,
 }
 
 impl Reloaded {
-    /// Of these changes and warnings.
+    /// The answer with these changes and warnings.
     pub fn of(changes: &[Change], warnings: &[String]) -> Self {
         let of = |taken| {
             let changes = changes.iter().filter(|change| change.taken == taken);

@@ -7,7 +7,7 @@ use crate::settings::Listed;
 /// Every setting, in the order of the table.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SettingList {
-    /// Those that stand under one heading come together.
+    /// Settings of one heading are next to each other.
     pub settings: Vec<Setting>,
 }
 
@@ -17,15 +17,15 @@ pub struct SettingList {
 pub struct Setting {
     /// `WAF_…`
     pub name: String,
-    /// The heading that it stands under.
+    /// Its heading.
     pub group: String,
-    /// Its value as written, or its default; none where it is a token, or there is neither.
+    /// Its value as written, or its default; none if it is a token, or if there is neither.
     pub value: Option<String>,
     /// Where the value comes from.
     pub origin: String,
     /// Whether it is a token, whose value is not shown.
     pub secret: bool,
-    /// What holds without a value, in words.
+    /// The effect of no value, in words.
     pub unset: Option<String>,
 }
 

@@ -5,19 +5,19 @@ use serde::{Deserialize, Serialize};
 use super::in_order::InOrder;
 use crate::units::Time;
 
-/// What an operator looks at first.
+/// The status of the service.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Status {
-    /// Of the service.
+    /// The version of the service.
     pub version: String,
     /// `enforce` or `observe`.
     pub mode: String,
     /// When it was started.
     pub started: Time,
-    /// How long ago.
+    /// How long ago it was started.
     pub uptime_seconds: u64,
-    /// The first of the places where it listens.
+    /// The first address that it listens on.
     pub address: Option<String>,
     /// All of them.
     pub listen: Vec<String>,
@@ -33,25 +33,25 @@ pub struct Status {
     pub clients: Clients,
     /// Connections of clients.
     pub connections: Connections,
-    /// How full the limits are that clients share.
+    /// The use of limits that clients share.
     pub shared_limits: Vec<SharedLimit>,
-    /// Requests of who says that it is a crawler; what has none is left out.
+    /// Requests that claim to come from a crawler; crawlers without requests are left out.
     pub crawlers: Vec<Crawler>,
     /// Clients that are remembered as known (SHARE-4).
     pub known_clients: u64,
-    /// Lookups by their outcome; none where there were none.
+    /// Lookups by their outcome; empty if there were none.
     pub lookups: InOrder<u64>,
-    /// What was dropped because a queue was full, by its name.
+    /// Items dropped because a queue was full, by the queue's name.
     pub dropped: InOrder<u64>,
     /// One sentence each.
     pub warnings: Vec<String>,
 }
 
-/// Requests of a span of time.
+/// Requests within a span of time.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Counted {
-    /// Of so many seconds; none of those since the start.
+    /// The length of the span in seconds; none for the whole time since the start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seconds: Option<u64>,
     /// All of them.
@@ -60,7 +60,7 @@ pub struct Counted {
     pub passed: u64,
     /// Those that were refused; in observe mode, those that would have been.
     pub refused: u64,
-    /// All of them by what became of them; what did not happen is left out.
+    /// All requests by action; actions without requests are left out.
     pub actions: InOrder<u64>,
     /// Bytes of clients.
     pub request_bytes: u64,
@@ -76,7 +76,8 @@ pub struct Counted {
 pub struct Answers {
     /// By their class: `2xx`, `5xx`, `error`, …
     pub responses: InOrder<u64>,
-    /// The bound that 99 of 100 stayed within; none without answers, or beyond the last bound.
+    /// The 99th percentile of answer times, as a bound of the histogram; none without answers, or
+    /// if it is above the last bound.
     pub p99_seconds: Option<f64>,
 }
 
@@ -102,7 +103,7 @@ pub struct Clients {
     pub held: u64,
     /// How many can be.
     pub max: u64,
-    /// Left out since the start because there were too many.
+    /// Clients dropped since the start because the table was full.
     pub evicted: u64,
 }
 
@@ -122,15 +123,15 @@ pub struct Connections {
 pub struct SharedLimit {
     /// Its name.
     pub rule: String,
-    /// Its fullest count; 1 is full.
+    /// The use of its fullest count, from 0 to 1.
     pub used: f64,
-    /// Counts that it has.
+    /// The number of its counts.
     pub keys: u64,
     /// Requests that it refused.
     pub hits: u64,
 }
 
-/// Requests of who says that it is this crawler (CRAWL-7).
+/// Requests that claim to come from this crawler (CRAWL-7).
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Crawler {
@@ -154,7 +155,7 @@ impl Status {
 }
 
 impl Answers {
-    /// All answers, and the errors of the application among them.
+    /// The numbers of all answers and of the application's errors among them.
     pub fn all_and_errors(&self) -> (u64, u64) {
         let all = self.responses.iter().map(|(_, count)| count).sum();
         (all, self.responses.get("5xx").copied().unwrap_or(0))

@@ -1,5 +1,5 @@
-//! Crawlers that prove who they are (CRAWL): what rules.json says of one, who claims to be it, and
-//! what came of the proof.
+//! Verified crawlers (CRAWL): their entries in rules.json, requests that claim to be one, and the
+//! verification.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,13 +24,13 @@ pub enum Purpose {
     Search,
     /// The index of an assistant that searches.
     AiSearch,
-    /// Texts that models learn from.
+    /// Training data for models.
     AiTraining,
     /// A page that somebody asked an assistant about.
     AiUser,
     /// A preview of a link.
     Preview,
-    /// Whether a site is there.
+    /// A monitor that checks whether a site is up.
     Monitor,
     /// An archive.
     Archive,
@@ -74,7 +74,7 @@ pub enum ClaimState {
     Verified,
     /// It is not.
     Fake,
-    /// Nobody knows, or not yet: it is treated as nobody.
+    /// The verification has no result, or none yet: the client is treated like any other.
     Unproven,
 }
 
@@ -97,26 +97,26 @@ impl ClaimState {
     }
 }
 
-/// How a crawler proves who it is.
+/// How a crawler is verified.
 #[derive(Clone, Debug)]
 pub enum Verify {
-    /// A name of its address is below one of these suffixes, and leads back to it (CRAWL-3).
+    /// A name of its address is below one of these suffixes, and resolves to the address (CRAWL-3).
     Dns(Vec<String>),
     /// Its address is in this feed.
     Feed(Arc<Feed>),
 }
 
-/// A feed that nobody confirmed for so long proves nothing (CRAWL-2).
+/// A feed that was not confirmed for so long proves nothing (CRAWL-2).
 const STALE_MS: u64 = 7 * 86_400_000;
 
-/// What an address proves.
+/// The evidence that an address gives.
 #[derive(Clone, Copy, Debug)]
 pub struct Evidence<'a> {
     /// The address.
     pub address: IpAddr,
-    /// The names that DNS confirmed of it; none where they are not known.
+    /// Its names confirmed by DNS; none if they are not known.
     pub names: Option<&'a [Box<str>]>,
-    /// When, milliseconds since 1970.
+    /// The current time, in milliseconds since 1970.
     pub now_ms: u64,
 }
 
@@ -127,13 +127,13 @@ pub struct Crawler {
     pub rule: Arc<Rule>,
     /// What it is for.
     pub purpose: Purpose,
-    /// Literals of which one is in the `User-Agent` of who claims to be it.
+    /// A client claims to be this crawler if its `User-Agent` contains one of these literals.
     pub user_agent: Vec<String>,
-    /// How it proves that.
+    /// How it is verified.
     pub verify: Verify,
     /// Its `limits`: all of its addresses are one client for them (CRAWL-4).
     pub quotas: Vec<Quota>,
-    /// What is counted of it; it outlives edits.
+    /// Its counts, which outlive edits.
     pub counts: Arc<CrawlerCounts>,
 }
 
@@ -173,7 +173,7 @@ impl Crawler {
         }
     }
 
-    /// One of its addresses, where a feed has them.
+    /// One of its addresses, if a feed has them.
     pub(super) fn some_address(&self) -> Option<IpAddr> {
         match &self.verify {
             Verify::Dns(_) => None,
@@ -185,26 +185,26 @@ impl Crawler {
     }
 }
 
-/// What a request claims, and what came of the proof.
+/// The claim of a request, with the result of the verification.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Claim {
     /// The crawler.
     pub crawler: Arc<Crawler>,
-    /// Whether it is that.
+    /// The result.
     pub state: ClaimState,
 }
 
 impl Claim {
-    /// The crawler, if this is proven.
+    /// The crawler, if it is verified.
     pub fn verified(&self) -> Option<&Arc<Crawler>> {
         (self.state == ClaimState::Verified).then_some(&self.crawler)
     }
 
-    /// A request with this claim has ended.
+    /// Counts a finished request with this claim.
     pub fn count(&self, is_refused: bool) {
         let state = self.state as usize * 2 + usize::from(is_refused);
         if let Some(counter) = self.crawler.counts.requests.get(state) {
-            // Relaxed: a number for the metrics, nothing hangs on it.
+            // Relaxed: a number for the metrics, which orders nothing else.
             counter.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -213,7 +213,7 @@ impl Claim {
 /// A word of `match.crawler` (CRAWL-5).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CrawlerWord {
-    /// Who claims to be any crawler, with this outcome.
+    /// A claim to be any crawler, with this result.
     State(ClaimState),
     /// Verified crawlers of this purpose.
     Purpose(Purpose),
@@ -229,7 +229,7 @@ impl CrawlerWord {
         word_or_name.unwrap_or_else(|| Self::Name(word.to_owned()))
     }
 
-    /// Whether a claim is meant.
+    /// Whether the word matches a claim.
     pub fn matches(&self, claim: &Claim) -> bool {
         let is_verified = claim.state == ClaimState::Verified;
         match self {
@@ -249,14 +249,14 @@ pub struct Fallen {
     pub client: Client,
 }
 
-/// What is counted of a crawler.
+/// The counts of a crawler.
 #[derive(Debug, Default)]
 pub struct CrawlerCounts {
-    /// By state, passed and refused.
+    /// Requests by state, passed and refused.
     requests: [AtomicU64; ClaimState::ALL.len() * 2],
-    /// Whether there is a fall that nobody took.
+    /// Whether a fall waits to be taken.
     has_fallen: AtomicBool,
-    /// The first of those since it was last taken.
+    /// The first fall since it was last taken.
     fallen: Mutex<Option<Fallen>>,
 }
 
@@ -273,9 +273,10 @@ impl CrawlerCounts {
             .map(|((state, outcome), count)| (state, outcome, count))
     }
 
-    /// A verified crawler fell into a jail or a trap. The first is kept until it is taken.
+    /// Notes that a verified crawler fell into a jail or a trap. The first fall is kept until it is
+    /// taken.
     pub fn fall(&self, fallen: impl FnOnce() -> Fallen) {
-        // Relaxed: the lock hands over what is behind it.
+        // Relaxed: the lock orders the access to the fall itself.
         if !self.has_fallen.load(Ordering::Relaxed) {
             let mut held = self.fallen.lock().unwrap_or_else(PoisonError::into_inner);
             held.get_or_insert_with(fallen);
@@ -283,7 +284,7 @@ impl CrawlerCounts {
         }
     }
 
-    /// The first fall since this was last asked.
+    /// The first fall since the last call.
     pub fn take_fallen(&self) -> Option<Fallen> {
         if !self.has_fallen.load(Ordering::Relaxed) {
             return None;

@@ -36,16 +36,16 @@ pub struct Limit {
     pub matcher: Matcher,
     /// At least one, shortest first.
     pub quotas: Vec<Quota>,
-    /// What follows when it is broken.
+    /// The consequence of exceeding it.
     pub on_limit: OnLimit,
-    /// Who is counted together.
+    /// Which clients are counted together.
     pub per: Per,
-    /// After this time a client is known, and known clients have a second count; none where nobody
-    /// has one (SHARE-4).
+    /// The time after which a client is known and has a second count; none if known clients have no
+    /// second count (SHARE-4).
     pub spare_known: Option<Duration>,
 }
 
-/// Who is counted together by a limit (SHARE-1).
+/// Which clients a limit counts together (SHARE-1).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Per {
     /// Each client by itself (RULE-2).
@@ -53,18 +53,18 @@ pub enum Per {
     Client,
     /// The clients of a netblock, as a ban would cover it.
     Netblock,
-    /// Those of an AS number.
+    /// The clients of an AS.
     Asn,
-    /// Those of a country.
+    /// The clients of a country.
     Country,
     /// All of them.
     All,
-    /// Those that send the same first line of this field.
+    /// The clients that send the same first value of this field.
     Field(HeaderName),
 }
 
 impl Per {
-    /// [`SharedKey::per`] of its counts; none where clients count by themselves.
+    /// [`SharedKey::per`] of its counts; none if each client has its own count.
     pub const fn shared(&self) -> Option<&'static str> {
         match self {
             Self::Client => None,
@@ -82,13 +82,13 @@ impl Per {
 pub enum SharedKey {
     /// Of a netblock.
     Netblock(Netblock),
-    /// Of an AS number; none where it is not known.
+    /// Of an AS number; none if it is not known.
     Asn(Option<AsNumber>),
-    /// Of a country; none where it is not known.
+    /// Of a country; none if it is not known.
     Country(Option<Country>),
     /// Of all clients.
     All,
-    /// Of a field's value, as a keyed hash of its first 4 KiB; none of requests without the field.
+    /// Of a field's value, as a keyed hash of its first 4 KiB; none for requests without the field.
     Field(Option<u64>),
 }
 
@@ -127,8 +127,7 @@ pub struct Jail {
     pub rule: Arc<Rule>,
     /// Which requests it counts.
     pub matcher: Matcher,
-    /// Which answers of the application; none where it counts only what the application says it
-    /// should (APP-2).
+    /// The statuses that it counts; empty if it counts only the application's reports (APP-2).
     pub statuses: Vec<StatusCode>,
     /// At least one, shortest first.
     pub quotas: Vec<Quota>,
@@ -143,7 +142,7 @@ pub struct Denial {
     pub rule: Arc<Rule>,
     /// Which requests it refuses.
     pub matcher: Matcher,
-    /// What they get; none for `WAF_DENY_RESPONSE`.
+    /// The response; none for `WAF_DENY_RESPONSE`.
     pub answer: Option<BanResponse>,
 }
 
@@ -179,7 +178,7 @@ impl Traps {
         self.add_with_case(trap, Case::Folded, paths);
     }
 
-    /// The same, where the case of letters counts or not.
+    /// Adds a trap, with or without regard to case.
     pub fn add_with_case(
         &mut self,
         trap: Trap,
@@ -197,7 +196,7 @@ impl Traps {
     }
 }
 
-/// Whether a rule's path is `/`, however it is written.
+/// Whether a rule's path is `/`, in any spelling.
 pub fn is_root(path: &str) -> bool {
     spelling::of_rule(path, Case::Folded).is_empty()
 }

@@ -1,5 +1,4 @@
-//! A feed: a list of netblocks that is fetched from elsewhere, by its name, as rules ask it
-//! (FEED-1).
+//! A feed as rules use it: a fetched list of netblocks, by its name (FEED-1).
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,12 +11,12 @@ use crate::settings::{Asns, Countries};
 /// The most feeds (FEED-1).
 pub const MAX_FEEDS: usize = 32;
 
-/// One version of a feed: immutable, but for when it was last confirmed.
+/// One version of a feed: immutable, except for the time of its last confirmation.
 #[derive(Debug)]
 pub struct Feed {
     /// Its name in rules.json.
     pub name: String,
-    /// Its netblocks; none while there is no version of it.
+    /// Its netblocks; empty while there is no version.
     pub list: NetList,
     /// Autonomous systems that it lists (FEED-7).
     pub asns: Asns,
@@ -25,13 +24,12 @@ pub struct Feed {
     pub countries: Countries,
     /// When this version was taken, in milliseconds since 1970; 0 while there is none.
     taken_ms: u64,
-    /// When its publisher last said that this is the version, or it was fetched; 0 while there is
-    /// none.
+    /// When its publisher last confirmed this version, or it was fetched; 0 while there is none.
     confirmed_ms: AtomicU64,
 }
 
 impl Feed {
-    /// A version of a feed: what was taken when, and when it was last confirmed.
+    /// A version of a feed, with the times at which it was taken and last confirmed.
     pub fn new(
         name: &str,
         netblocks: impl IntoIterator<Item = Netblock>,
@@ -48,19 +46,19 @@ impl Feed {
         }
     }
 
-    /// The same version, which lists these autonomous systems and countries beside its netblocks.
+    /// Adds these autonomous systems and countries to the version.
     #[must_use]
     pub fn with_places(mut self, asns: Asns, countries: Countries) -> Self {
         (self.asns, self.countries) = (asns, countries);
         self
     }
 
-    /// How many entries hold: netblocks, autonomous systems and countries.
+    /// The number of entries: netblocks, autonomous systems and countries.
     pub fn entries(&self) -> usize {
         self.list.len() + self.asns.numbers.len() + self.countries.codes.len()
     }
 
-    /// A feed of which no version is there: it covers nobody.
+    /// A feed without a version: it covers nobody.
     pub fn none(name: &str) -> Self {
         Self::new(name, [], 0, 0)
     }
@@ -86,7 +84,7 @@ impl Feed {
         Some(self.confirmed_ms.load(Ordering::Relaxed)).filter(|at| *at != 0)
     }
 
-    /// The publisher says that this is still the version.
+    /// Notes that the publisher confirmed this version.
     pub fn confirm(&self, now_ms: u64) {
         self.confirmed_ms.store(now_ms, Ordering::Relaxed);
     }

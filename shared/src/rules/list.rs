@@ -1,9 +1,9 @@
 //! Lists of netblocks: which member covers an address, and which list it came from (RULE-1).
 //!
-//! A tree of prefixes would be walked a level a bit, each a miss of the cache. Here the nested
-//! netblocks are cut into ranges that do not overlap, each with the narrowest netblock that covers
-//! it: one search in a sorted list answers. For IPv4 a directory by the upper half of the address
-//! leaves a handful of ranges to search.
+//! A tree of prefixes would be walked one level for each bit, each with a cache miss. Here the
+//! nested netblocks are cut into ranges that do not overlap, each with the narrowest netblock that
+//! covers it: one search in a sorted list answers. For IPv4 a directory by the upper half of the
+//! address leaves a handful of ranges to search.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -23,7 +23,7 @@ pub struct NetList {
     /// For each upper half of an IPv4 address, how many ranges begin before it; empty for a short
     /// list, which needs none.
     directory: Vec<u32>,
-    /// Each with the place of its list in `sources`.
+    /// The netblocks, each with the index of its list in `sources`.
     entries: Vec<(Netblock, u16)>,
     sources: Vec<Arc<Rule>>,
 }
@@ -31,13 +31,14 @@ pub struct NetList {
 /// A member of a list that covers an address.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ListHit {
-    /// The narrowest that does.
+    /// The narrowest member that covers it.
     pub netblock: Netblock,
     /// The list that has it: `rules.json`, or a file.
     pub source: Arc<Rule>,
 }
 
-/// A short list is searched without a directory: 256 KiB would be more than the list.
+/// Up to this length a list is searched without a directory, whose 256 KiB would be larger than the
+/// list.
 const SHORT: usize = 256;
 
 /// Ranges by their first address, each with its entry plus one; 0 where no entry covers it.
@@ -92,7 +93,7 @@ impl NetList {
         Self::new(netblocks.into_iter().map(member))
     }
 
-    /// A list whose members come from nowhere that has a name here: it finds netblocks alone.
+    /// A list without named sources: it finds netblocks only.
     pub fn unnamed(netblocks: impl IntoIterator<Item = Netblock>) -> Self {
         Self {
             sources: Vec::new(),
@@ -163,8 +164,8 @@ impl NetList {
 }
 
 impl<A: Copy + Ord> Ranges<A> {
-    /// Cuts nested ranges (first, last, entry) apart. Two prefixes are nested or apart, so a stack
-    /// of those that are open suffices.
+    /// Cuts nested ranges (first, last, entry) into ranges that do not overlap. Two prefixes are
+    /// nested or disjoint, so a stack of open ones suffices.
     fn cut(mut nets: Vec<(A, A, u32)>, next: impl Fn(A) -> Option<A>) -> Self {
         // The wider first; of equal ones the first entry last, so that it lies on top.
         nets.sort_unstable_by_key(|(first, last, entry)| {
@@ -188,7 +189,7 @@ impl<A: Copy + Ord> Ranges<A> {
         ranges
     }
 
-    /// From here on the owner is this one; nothing lies behind the last address.
+    /// Begins a range of this owner; none begins after the last address.
     fn begin(&mut self, start: Option<A>, owner: u32) {
         let Some(start) = start else { return };
         if self.starts.last() == Some(&start) {
@@ -199,8 +200,8 @@ impl<A: Copy + Ord> Ranges<A> {
         self.owners.push(owner);
     }
 
-    /// The owner of the last range that begins at or before the address, where all that begin
-    /// before `from` do and none from `to` on.
+    /// The owner of the last range that begins at or before the address. All ranges before `from`
+    /// begin earlier, and none from `to` on does.
     fn owner(&self, from: usize, to: usize, address: A) -> Option<u32> {
         let between = self.starts.get(from..to)?;
         let at = from + between.partition_point(|start| *start <= address);

@@ -1,5 +1,5 @@
-//! The literals of all rules as one automaton (MATCH-2): whatever their number, each line of a
-//! field is read once.
+//! The literals of all rules as one automaton (MATCH-2): each line of a field is read once,
+//! whatever the number of literals.
 
 use std::collections::HashMap;
 
@@ -12,14 +12,14 @@ use super::sent::{Asking, Told};
 
 /// The most literals in all, those of files included.
 pub const MAX_LITERALS: usize = 10_000;
-/// The bytes of the shortest: "ai" stands in `mail`.
+/// The bytes of the shortest literal: "ai" would match `mail`.
 pub const MIN_LITERAL: usize = 3;
-/// The bytes of the longest.
+/// The bytes of the longest literal.
 pub const MAX_LITERAL: usize = 256;
-/// Bytes of a line that are looked at.
+/// The most bytes of a line that are searched.
 const LOOKED_AT: usize = 1024;
 
-/// A set of literals of which one is to be in a line of a field: a number, from 0.
+/// The number of a condition: that a line of a field contains one of a set of literals.
 pub(super) type Condition = u16;
 
 /// Words of [`Found`]: as many bits as there can be conditions, three and eight more for each of 16
@@ -43,7 +43,7 @@ impl Found {
     }
 }
 
-/// Literals with what they stand for, before they are compiled.
+/// Literals with their conditions, before they are compiled.
 #[derive(Debug, Default)]
 pub(super) struct Gathering {
     fields: Vec<HeaderName>,
@@ -118,14 +118,14 @@ impl Gathering {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Literals {
     automaton: Option<AhoCorasick>,
-    /// Of each literal: the fields that it is looked for in, and what it fulfils there.
+    /// For each literal: the fields it is searched in, and the conditions it fulfils there.
     of: Vec<Vec<(usize, Condition)>>,
     fields: Vec<HeaderName>,
     names: Names,
 }
 
 impl Literals {
-    /// What the query of a request fulfils.
+    /// The conditions that the query of a request fulfils.
     #[inline(never)]
     pub(super) fn find_names(&self, asking: &Asking<'_>) -> Found {
         let mut found = Found([0; WORDS]);
@@ -136,7 +136,7 @@ impl Literals {
         found
     }
 
-    /// What a request fulfils.
+    /// The conditions that a request fulfils.
     #[inline(never)]
     pub(super) fn find(&self, asking: &Asking<'_>) -> Found {
         let mut found = Found([0; WORDS]);
@@ -155,7 +155,7 @@ impl Literals {
                     }
                 }
             };
-            // Nobody hides a literal of his `User-Agent` by naming the field otherwise.
+            // A client cannot hide its `User-Agent` by another spelling of the field's name.
             if *field == USER_AGENT {
                 asking.sent.each_line(field, &mut look);
             } else {

@@ -1,4 +1,4 @@
-//! Which requests a rule means (MATCH-1, RULE-2, RULE-4).
+//! Which requests a rule matches (MATCH-1, RULE-2, RULE-4).
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::spelling::Case;
 use crate::lookup::Origin;
 use crate::settings::{Asns, Countries};
 
-/// What a request must be like. What is absent matches every request.
+/// The conditions on a request. An absent condition matches every request.
 #[derive(Clone, Debug, Default)]
 pub struct Matcher {
     paths: Vec<RulePath>,
@@ -32,14 +32,14 @@ pub(super) struct RulePath {
     pub(super) reach: Reach,
 }
 
-/// What few rules ask for. What is absent matches every request.
+/// Conditions that few rules have. An absent condition matches every request.
 #[derive(Clone, Debug, Default)]
 pub struct Further {
-    /// Of each of these sets one literal is in the `User-Agent`, in any case.
+    /// The `User-Agent` contains a literal of each of these sets, in any case.
     pub user_agent: Vec<Vec<String>>,
-    /// All of these hold.
+    /// All of these conditions on fields.
     pub fields: Vec<FieldRule>,
-    /// What the query is like.
+    /// The condition on the query.
     pub query: Option<QueryRule>,
     /// The client's country is one of these.
     pub countries: Option<Countries>,
@@ -47,7 +47,7 @@ pub struct Further {
     pub asns: Option<Asns>,
     /// An entry of this feed covers its address.
     pub list: Option<Arc<Feed>>,
-    /// It claims to be a crawler, and one of these is meant; every client where there is none.
+    /// It claims to be a crawler that one of these words matches; empty matches every client.
     pub crawler: Vec<CrawlerWord>,
 }
 
@@ -71,7 +71,7 @@ pub enum FieldIs {
     Has(String),
 }
 
-/// What a query is like.
+/// A condition on the query.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum QueryRule {
     /// Not there, or empty.
@@ -94,7 +94,7 @@ struct More {
     names: Option<Condition>,
 }
 
-/// What the automaton says of a request, worked out once, and only where somebody asks.
+/// The automaton's result for a request, computed once and only if it is needed.
 #[derive(Debug)]
 pub(super) struct Looking<'r> {
     literals: &'r Literals,
@@ -125,13 +125,14 @@ impl<'r> Looking<'r> {
 }
 
 impl Matcher {
-    /// A matcher; `path` with whether it is the whole path. Any method where there is none.
+    /// A matcher; `path` comes with whether it must equal the whole path. No methods means any
+    /// method.
     pub fn new(path: Option<(&str, bool)>, methods: Vec<Method>, host: Option<&str>) -> Self {
         let (path, exact) = path.unzip();
         Self::of_paths(path, exact.unwrap_or(false), methods, host)
     }
 
-    /// The same with several paths, of which one is to match.
+    /// A matcher with several paths, of which one must match.
     pub fn of_paths<'p>(
         paths: impl IntoIterator<Item = &'p str>,
         exact: bool,
@@ -151,7 +152,7 @@ impl Matcher {
         }
     }
 
-    /// The same, where the case of letters in the path counts or not.
+    /// Sets whether the path is compared with regard to case.
     #[must_use]
     pub fn with_case(mut self, case: Case) -> Self {
         for path in &mut self.paths {
@@ -160,7 +161,7 @@ impl Matcher {
         self
     }
 
-    /// The same, for requests that are like this as well.
+    /// Adds these conditions.
     #[must_use]
     pub fn with(mut self, further: Further) -> Self {
         self.more = Some(Box::new(More {
@@ -172,12 +173,12 @@ impl Matcher {
         self
     }
 
-    /// Its paths; the tree of all paths is asked about them (`paths.rs`).
+    /// Its paths, which the tree of all paths matches (`paths.rs`).
     pub(super) fn paths(&self) -> &[RulePath] {
         &self.paths
     }
 
-    /// Puts its literals among those of all rules.
+    /// Adds its literals to those of all rules.
     pub(super) fn gather(&mut self, all: &mut Gathering) {
         let Some(more) = &mut self.more else {
             return;
@@ -197,7 +198,7 @@ impl Matcher {
         };
     }
 
-    /// Whether it matches a request whose path it matches, whoever sent it. Applications read
+    /// Whether it matches a request whose path matches, regardless of the client. Applications read
     /// methods in any case.
     pub(super) fn matches(&self, asking: &Asking<'_>, looking: &Looking<'_>) -> bool {
         let is_asked = |method: &Method| {
@@ -223,14 +224,14 @@ impl Matcher {
         (fields.chain(agents.map(|_| "user-agent"))).chain(host)
     }
 
-    /// Whether it depends on who the client is.
+    /// Whether it depends on the client.
     pub(super) fn asks_client(&self) -> bool {
         (self.more.as_deref()).is_some_and(|More { further, .. }| {
             further.countries.is_some() || further.asns.is_some() || !further.crawler.is_empty()
         })
     }
 
-    /// Whether it matches a client from there that claims this.
+    /// Whether it matches a client of this origin with this claim.
     pub(super) fn matches_client(&self, origin: Origin, claim: Option<&Claim>) -> bool {
         let Some(More { further, .. }) = self.more.as_deref() else {
             return true;
@@ -242,7 +243,7 @@ impl Matcher {
             && (further.crawler.is_empty() || further.crawler.iter().any(is_meant))
     }
 
-    /// What `match.crawler` says.
+    /// The words of `match.crawler`.
     pub fn crawler_words(&self) -> &[CrawlerWord] {
         (self.more.as_ref()).map_or(&[], |more| &more.further.crawler)
     }
@@ -301,10 +302,10 @@ impl QueryRule {
     }
 }
 
-/// A host without its port and without the dot of the root.
+/// A host without its port and without a trailing dot.
 fn host_name(host: &str) -> &str {
     let name = match host.rsplit_once(':') {
-        // A colon inside of brackets is of an IPv6 address.
+        // A colon inside brackets belongs to an IPv6 address.
         Some((name, port)) if !port.contains(']') => name,
         _ => host,
     };

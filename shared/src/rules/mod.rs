@@ -1,8 +1,8 @@
 //! The rules of rules.json as the data plane reads them: compiled once, immutable, part of a
 //! [`crate::snapshot::Snapshot`] (RULE).
 //!
-//! Whoever reads the file and the lists makes a [`RuleSet`]; the ladder asks it which rules a
-//! request matches. What is counted for a client lies with the client.
+//! The reader of the file and the lists makes a [`RuleSet`]; the ladder asks it which rules a
+//! request matches. The counts of a client are stored with the client.
 
 mod chosen;
 mod crawler;

@@ -1,15 +1,15 @@
-//! The names of queries that rules ask for (MATCH-1): whatever their number, each name of a request
-//! is decoded and looked up once.
+//! The names of query parameters that rules ask for (MATCH-1): each name of a request is decoded
+//! and looked up once, whatever the number of rules.
 
 use std::collections::HashMap;
 
 use crate::path::loosely;
 
-/// The names of all rules, as they are compared, with the numbers of what they fulfil.
+/// The names of all rules in their compared form, with the conditions they fulfil.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Names {
     names: HashMap<Vec<u8>, Vec<u16>>,
-    /// A bit for each length that one of them has; the last stands for all that are longer.
+    /// A bit for each length of a name; the last bit stands for all longer ones.
     lengths: u128,
 }
 
@@ -26,7 +26,7 @@ impl Names {
         self.names.entry(name).or_default().push(condition);
     }
 
-    /// Tells `found` what a query fulfils. Some applications read `;` as `&`.
+    /// Passes the conditions that a query fulfils to `found`. Some applications read `;` as `&`.
     pub(super) fn find(&self, query: &str, found: &mut impl FnMut(u16)) {
         for pair in query.split(['&', ';']) {
             let written = pair.split('=').next().unwrap_or_default();
@@ -44,8 +44,8 @@ impl Names {
         }
     }
 
-    /// One name, as some application takes it: PHP without the blanks before it and up to a NUL;
-    /// `facet[]` and `facet[0]` are called `facet` too.
+    /// Looks one name up in each form that some application reads: PHP drops leading blanks and
+    /// everything from a NUL on; `facet[]` and `facet[0]` are also `facet`.
     fn read(&self, written: &[u8], found: &mut impl FnMut(u16)) {
         let is_blank = |byte: &&u8| matches!(**byte, b'\t'..=b'\r' | b' ');
         let begin = written.iter().take_while(is_blank).count();
@@ -68,8 +68,8 @@ impl Names {
     }
 }
 
-/// A name as it is compared: ASP.NET reads it in any case, PHP with `_` for a dot, a blank or a
-/// bracket that nothing closes.
+/// A name in its compared form: ASP.NET ignores case, and PHP replaces a dot, a blank or an
+/// unclosed bracket by `_`.
 fn folded(name: &[u8]) -> Vec<u8> {
     let letter = |byte: &u8| match byte {
         b'.' | b' ' | b'[' => b'_',

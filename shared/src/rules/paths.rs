@@ -1,11 +1,11 @@
 //! The paths of all rules as one tree of segments (RULE-2, RULE-3, RULE-4, RULE-7). A request's
-//! path walks down it as long as its segments are there, which for nearly every path is one look
-//! at its first letter.
+//! path is followed down the tree as far as its segments exist, which for nearly every path is one
+//! look at its first letter.
 //!
-//! A path that can be read in one way alone is at one node of the tree at a time. Of any other
-//! path, all nodes are kept at which some reading may be. Behind a `..` that is every node that was
-//! reached so far: which segments it takes back differs from reading to reading, and what restricts
-//! may match too much, never too little.
+//! A path with only one reading is at one node of the tree at a time. For any other path, all nodes
+//! are kept at which some reading may be. After a `..` these are all nodes reached so far, because
+//! readings differ in which segments it removes: rules that restrict may match too much, never too
+//! little.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,7 @@ use super::spelling::{self, Case, Reading, Segment};
 
 /// The most nodes of the tree at which the readings of one path may be.
 const MAX_NODES: usize = 32;
-/// The most looks into the tree for one path. Only a path full of `..` needs more than a few dozen.
+/// The most steps in the tree for one path. Only a path full of `..` needs more than a few dozen.
 const MAX_LOOKS: usize = 1024;
 
 /// The rules that a path matches: the number of a trap, and a bit for each limit, jail and denial.
@@ -28,7 +28,7 @@ pub(super) struct Marks {
 }
 
 impl Marks {
-    /// A path that takes more than it may: it is taken for one that every rule matches.
+    /// The marks of a path that needs too many steps: every rule matches it.
     const EVERYTHING: Self = Self {
         trap: Some(0),
         limits: u16::MAX,
@@ -104,7 +104,7 @@ impl Paths {
         tree.add(&spelling::of_rule(path, case), reach, marks);
     }
 
-    /// What a request's path matches, as written.
+    /// The rules that a request's path matches, as written by the client.
     pub(super) fn find(&self, path: &str) -> Marks {
         let is_empty = self.folded.nodes.is_empty() && self.exact_case.nodes.is_empty();
         if is_empty || !path.starts_with('/') {
@@ -138,7 +138,7 @@ struct Tree {
 
 #[derive(Clone, Debug, Default)]
 struct Node {
-    /// By segment; keyed, so that nobody outside can aim at one place.
+    /// The children by segment; keyed, so that no client can aim at one bucket.
     children: Option<HashMap<Box<[u8]>, u32, RandomState>>,
     /// What this path and everything below is marked with.
     below: Marks,
@@ -192,7 +192,7 @@ impl Tree {
         self.nodes.get_mut(usize::try_from(at).ok()?)
     }
 
-    /// What a path matches that every reading takes alike.
+    /// The rules that a path with only one reading matches.
     fn find_plain(&self, path: &str) -> Marks {
         let Some(mut node) = self.nodes.first() else {
             return Marks::default();
@@ -241,7 +241,7 @@ struct Walk<'a> {
     found: Marks,
 }
 
-/// The walk needs more than it may.
+/// The walk needs too many steps.
 struct TooMuch;
 
 impl Walk<'_> {

@@ -1,4 +1,4 @@
-//! What every rule has: a name, a kind, and how often it hit.
+//! The common part of every rule: a name, a kind, and a number of hits.
 
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -43,20 +43,20 @@ impl RuleKind {
     }
 }
 
-/// One rule, or one list. It outlives edits of rules.json that leave its name: its hits go on. What
-/// clients have counted under its kind and name stays theirs, also over a restart.
+/// One rule, or one list. It outlives edits of rules.json that keep its name, so its hits continue.
+/// The counts of clients under its kind and name are kept as well, even over a restart.
 #[derive(Debug)]
 pub struct Rule {
     /// Its name in rules.json; of a list `rules.json`, or the file's name as written there.
     pub name: String,
     /// Its kind.
     pub kind: RuleKind,
-    /// Requests that it refused, banned or let through; in observe mode those that it would have.
+    /// Requests that it refused, banned or let through; in observe mode, those that it would have.
     hits: AtomicU64,
 }
 
 impl Rule {
-    /// A rule that nobody hit yet.
+    /// A rule without hits.
     pub const fn new(kind: RuleKind, name: String) -> Self {
         Self {
             name,
@@ -67,7 +67,7 @@ impl Rule {
 
     /// Counts a request. All workers share the number; most requests hit nothing.
     pub fn hit(&self) {
-        // Relaxed: a number for the metrics, nothing hangs on it.
+        // Relaxed: a number for the metrics, which orders nothing else.
         self.hits.fetch_add(1, Ordering::Relaxed);
     }
 

@@ -1,4 +1,4 @@
-//! What a request says of itself beside path and method, as far as a rule asks for it (MATCH-1).
+//! The parts of a request beside path and method that rules may ask for (MATCH-1).
 
 use std::fmt;
 use std::net::IpAddr;
@@ -6,20 +6,20 @@ use std::net::IpAddr;
 use http::header::HOST;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
-/// What a rule is asked about.
+/// The request that rules are asked about.
 #[derive(Clone, Copy, Debug)]
 pub struct Asking<'a> {
     /// The path as the client wrote it.
     pub path: &'a str,
     /// The method.
     pub method: &'a Method,
-    /// Who asks.
+    /// The client's address.
     pub address: IpAddr,
-    /// The rest, looked for only where a rule asks.
+    /// The other parts, read only if a rule asks for them.
     pub sent: &'a dyn Sent,
 }
 
-/// The rest of a head. What is not known of a request of the past matches nothing.
+/// The other parts of a head. Unknown parts of a past request match nothing.
 pub trait Sent {
     /// `Host`, or the host of an absolute target.
     fn host_sent(&self) -> Option<&[u8]>;
@@ -30,13 +30,12 @@ pub trait Sent {
     /// Tells `see` each line of a field, in order.
     fn each_line(&self, name: &HeaderName, see: &mut dyn FnMut(&[u8])) -> Told<()>;
 
-    /// The same, with the lines of fields that some application takes for this one
-    /// ([`is_read_as`]).
+    /// Passes also the lines of fields that some application reads as this one ([`is_read_as`]).
     fn each_spelling(&self, name: &HeaderName, see: &mut dyn FnMut(&[u8])) -> Told<()>;
 }
 
-/// Whether a name is this one, which is in small letters, to an application that reads every other
-/// mark as a dash (FORWARD-8): CGI makes underscores of all of them.
+/// Whether an application may read this name as `dashed`, which is in small letters (FORWARD-8):
+/// CGI turns every other mark into an underscore.
 #[inline]
 pub fn is_read_as(name: &str, dashed: &str) -> bool {
     let is_same = |(byte, dashed): (u8, u8)| {
@@ -45,14 +44,14 @@ pub fn is_read_as(name: &str, dashed: &str) -> bool {
     name.len() == dashed.len() && name.bytes().zip(dashed.bytes()).all(is_same)
 }
 
-/// What is known of the head of a request that is not there: of a log, or of a question.
+/// The known parts of the head of a request from a log or a question.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Remembered {
     /// Its fields, `Host` among them.
     pub fields: HeaderMap,
     /// What follows the `?` of its target.
     pub query: Told<Option<String>>,
-    /// Fields of which it is known whether they were sent; none where that is known of all.
+    /// The fields of which it is known whether they were sent; none if that is known of all.
     pub known: Option<&'static [&'static str]>,
 }
 
@@ -84,7 +83,7 @@ impl Sent for Remembered {
     }
 }
 
-/// Something of a request, if it is known.
+/// A part of a request, if it is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Told<T> {
     /// It is.

@@ -1,6 +1,6 @@
-//! All rules, ready to be asked, and which of them a request matches: those that match it, whoever
-//! sent it, and of them those that hold for a client. The first is worked out before the client's
-//! entry is looked at.
+//! All rules, compiled, and which of them a request matches. First come the rules that match the
+//! request regardless of the client; this is computed before the client's entry is read. Of these,
+//! some may apply to certain clients only.
 
 use std::cell::OnceCell;
 use std::net::{IpAddr, Ipv4Addr};
@@ -25,14 +25,14 @@ use crate::path::{self, Strictly};
 use crate::proof::Suffixes;
 use crate::spans::Spans;
 
-/// Everything that rules.json and its lists say, not yet made ready to be asked.
+/// The content of rules.json and its lists, before it is compiled.
 #[derive(Clone, Debug, Default)]
 pub struct Parts {
     /// Clients that skip steps 4 to 11 (RULE-1).
     pub allow: NetList,
     /// Clients that are refused at step 4 (RULE-1).
     pub deny: NetList,
-    /// Rules whose paths ban who asks for them (RULE-3).
+    /// Rules whose paths ban a client that requests them (RULE-3).
     pub traps: Traps,
     /// Further limits; the first [`MAX_LIMITS`] count.
     pub limits: Vec<Limit>,
@@ -48,7 +48,7 @@ pub struct Parts {
     pub crawlers: Vec<Arc<Crawler>>,
 }
 
-/// The same, ready.
+/// The compiled rules.
 #[derive(Clone, Debug, Default)]
 pub struct RuleSet {
     /// Clients that skip steps 4 to 11 (RULE-1).
@@ -62,13 +62,13 @@ pub struct RuleSet {
     jails: Vec<Jail>,
     denials: Vec<Denial>,
     exempt: Vec<Letting>,
-    /// Each with what its `User-Agent` fulfils.
+    /// The crawlers, each with the condition of its `User-Agent`.
     crawlers: Vec<(Arc<Crawler>, Condition)>,
     /// A bit for each crawler that is verified by DNS.
     by_names: u64,
-    /// What names of these have to end with.
+    /// The suffixes of their names.
     suffixes: Arc<Suffixes>,
-    /// The ranges of the others.
+    /// The ranges of the crawlers that are verified by feeds.
     crawler_ranges: Arc<Spans>,
     /// The paths of all but the exempt entries.
     paths: Paths,
@@ -76,21 +76,21 @@ pub struct RuleSet {
     anywhere: Marks,
     /// The literals of all.
     literals: Literals,
-    /// Whether there is a rule that a request is asked about before it is forwarded.
+    /// Whether any rule must be checked before a request is forwarded.
     asks_requests: bool,
-    /// Whether one of them, or a jail, depends on who the client is.
+    /// Whether one of these, or a jail, depends on the client.
     asks_client: bool,
     /// Whether clients share the counts of a limit.
     shares: bool,
-    /// The shortest time after which a client is known to a limit.
+    /// The shortest time after which a client counts as known for a limit.
     remembers_after: Option<Duration>,
 }
 
-/// An exempt entry with its paths as what lets in reads them (RULE-7).
+/// An exempt entry, with its paths in the strict reading (RULE-7).
 #[derive(Clone, Debug)]
 struct Letting {
     exempt: Exempt,
-    /// None where it has no path.
+    /// None if it has no path.
     paths: Option<(Vec<String>, Reach)>,
 }
 
@@ -113,7 +113,7 @@ impl Letting {
 }
 
 impl RuleSet {
-    /// The rules with these limits and jails.
+    /// Rules with these limits and jails only.
     pub fn new(
         allow: NetList,
         deny: NetList,
@@ -131,7 +131,7 @@ impl RuleSet {
         })
     }
 
-    /// Makes rules ready to be asked.
+    /// Compiles rules.
     pub fn of(mut parts: Parts) -> Self {
         parts.limits.truncate(MAX_LIMITS);
         parts.jails.truncate(MAX_LIMITS);
@@ -181,7 +181,7 @@ impl RuleSet {
         }
     }
 
-    /// Takes in the paths and the literals of a rule that restricts.
+    /// Adds the paths and the literals of a rule that restricts.
     fn add(&mut self, matcher: &mut Matcher, marks: Marks, all: &mut Gathering) {
         matcher.gather(all);
         self.asks_client |= matcher.asks_client();
@@ -193,7 +193,7 @@ impl RuleSet {
         }
     }
 
-    /// Takes in who may claim to be a crawler.
+    /// Adds the crawlers and their literals.
     fn add_crawlers(&mut self, crawlers: Vec<Arc<Crawler>>, all: &mut Gathering) {
         let (mut suffixes, mut ranges) = (Vec::new(), Vec::new());
         for (number, crawler) in crawlers.into_iter().enumerate() {
@@ -212,8 +212,7 @@ impl RuleSet {
         self.crawler_ranges = Arc::new(ranges.into_iter().collect());
     }
 
-    /// The rules that a request matches, whoever sent it. Nothing is worked out where there is
-    /// none.
+    /// The rules that a request matches, regardless of the client. Costs nothing without rules.
     pub fn matched<'a>(&'a self, asking: &Asking<'_>) -> Matched<'a> {
         if !self.asks_requests {
             return Matched::default();
@@ -250,7 +249,8 @@ impl RuleSet {
         matched
     }
 
-    /// The jails that count an answer of the application to a client from there that claims this.
+    /// The jails that count an answer of the application to a client of this origin with this
+    /// claim.
     pub fn jails<'a>(
         &'a self,
         status: StatusCode,
@@ -265,7 +265,8 @@ impl RuleSet {
         })
     }
 
-    /// The jails of a choice that may count the answer to a request. The choice is asked first.
+    /// The jails that `chosen` selects and that may count the answer to a request. `chosen` is
+    /// asked first.
     pub fn jails_where<'a>(
         &'a self,
         asking: &Asking<'_>,
@@ -273,7 +274,7 @@ impl RuleSet {
         claim: Option<&Claim>,
         choice: impl Fn(&Jail) -> bool,
     ) -> impl Iterator<Item = &'a Jail> {
-        // Worked out once, and only where a jail is chosen.
+        // Computed once, and only if a jail is selected.
         let found = OnceCell::new();
         let looking = Looking::new(&self.literals);
         let matches = move |(index, jail): &(usize, &Jail)| {
@@ -297,7 +298,7 @@ impl RuleSet {
         self.shares
     }
 
-    /// The time after which clients are remembered as known, where a limit asks for it (SHARE-4).
+    /// The time after which clients are remembered as known, if a limit asks for it (SHARE-4).
     pub const fn remembers_after(&self) -> Option<Duration> {
         self.remembers_after
     }
@@ -324,7 +325,7 @@ impl RuleSet {
         &self.crawler_ranges
     }
 
-    /// What names that prove something have to end with.
+    /// The suffixes of names that can verify a crawler.
     pub const fn suffixes(&self) -> &Arc<Suffixes> {
         &self.suffixes
     }
@@ -334,7 +335,7 @@ impl RuleSet {
         self.crawlers.iter().map(|(crawler, _)| crawler)
     }
 
-    /// The denials that refuse a verified crawler, wherever it comes from, on some path.
+    /// The denials that refuse a verified crawler on some path, whatever its origin.
     pub fn denials_of<'a>(&'a self, crawler: &Arc<Crawler>) -> impl Iterator<Item = &'a Denial> {
         let claim = Claim {
             crawler: Arc::clone(crawler),
@@ -403,9 +404,9 @@ pub struct Matched<'a> {
     denials: u64,
     /// A bit for each exempt entry.
     exempt: u64,
-    /// A bit for each crawler that the request says it is.
+    /// A bit for each crawler that the request claims to be.
     claimed: u64,
-    /// Where they are from; none where nothing matches.
+    /// The rules they belong to; none if nothing matches.
     set: Option<&'a RuleSet>,
 }
 
@@ -413,20 +414,19 @@ pub struct Matched<'a> {
 pub type Limits<'a> = Chosen<'a, Limit>;
 
 impl<'a> Matched<'a> {
-    /// Whether the request says that it is a crawler.
+    /// Whether the request claims to be a crawler.
     pub const fn has_claims(&self) -> bool {
         self.claimed != 0
     }
 
-    /// What names of the client's address have to end with to prove what the request claims; none
-    /// where names prove nothing of it.
+    /// The suffixes of names that would verify the request's claim; none if names cannot verify it.
     pub fn asks_names(&self) -> Option<&'a Arc<Suffixes>> {
         let set = self.set?;
         (self.claimed & set.by_names != 0).then_some(&set.suffixes)
     }
 
-    /// What the request claims. Of several claims one that is proven counts before one that may yet
-    /// be.
+    /// The claim of the request. Of several claims, a verified one wins over one that may still be
+    /// verified.
     pub fn claim(&self, evidence: Evidence<'_>) -> Option<Claim> {
         let mut best: Option<Claim> = None;
         let set = self.set.filter(|_| self.claimed != 0)?;
@@ -452,8 +452,8 @@ impl<'a> Matched<'a> {
         best
     }
 
-    /// What is left of them for a client from there that claims this; asked for only where it
-    /// matters.
+    /// The rules that apply to a client of this origin with this claim. `origin` is called only if
+    /// a rule depends on it.
     #[must_use]
     pub fn of_client(self, origin: impl FnOnce() -> Origin, claim: Option<&Claim>) -> Self {
         let Some(set) = self.set.filter(|set| set.asks_client) else {
@@ -482,7 +482,8 @@ impl<'a> Matched<'a> {
         Some(&letting.exempt.rule)
     }
 
-    /// The entry of `denials` that refuses it whoever the client is; none where that may matter.
+    /// The entry of `denials` that refuses the request regardless of the client; none if the client
+    /// may matter.
     pub fn denial_of_anybody(&self) -> Option<&'a Denial> {
         let asks_client = self.set?.asks_client || self.has_claims() || self.exempt != 0;
         (!asks_client).then(|| self.denial()).flatten()

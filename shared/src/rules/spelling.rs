@@ -1,25 +1,25 @@
-//! How a path may be spelled, and still be the path of a rule (RULE-7).
+//! Spellings of a path that applications may read as the path of a rule (RULE-7).
 //!
-//! Applications read paths in many ways: decoded once or twice or not at all, with `\` for `/`,
-//! without what stands behind a `;`, without blanks and dots at a segment's end, in any case, with
-//! and without `..` resolved. What restricts must hold for all of them. Here is how a path falls
-//! into segments under those readings; the tree of the rules' paths is `paths.rs`.
+//! Applications read paths in many ways: decoded once, twice or not at all, with `\` for `/`,
+//! without the part after a `;`, without blanks and dots at a segment's end, in any case, with and
+//! without `..` resolved. A rule that restricts must hold for all of these readings. This file
+//! splits a path into segments under them; `paths.rs` has the tree of the rules' paths.
 
 use std::borrow::Cow;
 
 use crate::path::{is_cut, loosely};
 
-/// Whether the case of letters counts.
+/// Whether paths are compared with regard to case.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Case {
-    /// It does not.
+    /// Case is ignored.
     #[default]
     Folded,
     /// `"exact_case":true`
     Exact,
 }
 
-/// Bytes that every reading takes as they stand.
+/// Bytes that every reading takes literally.
 #[expect(clippy::indexing_slicing, reason = "a byte below 127")]
 const PLAIN: [bool; 256] = {
     let mut plain = [false; 256];
@@ -46,7 +46,7 @@ pub(super) fn is_plain(path: &str) -> bool {
     before != b'.'
 }
 
-/// The segments of a rule's path, as they stand in the tree: decoded twice, `..` resolved.
+/// The segments of a rule's path in their form in the tree: decoded twice, `..` resolved.
 pub(super) fn of_rule(path: &str, case: Case) -> Vec<Box<[u8]>> {
     let mut kept: Vec<Box<[u8]>> = Vec::new();
     let mut text = Vec::new();
@@ -66,20 +66,21 @@ pub(super) fn of_rule(path: &str, case: Case) -> Vec<Box<[u8]>> {
     kept
 }
 
-/// A segment without blanks and dots at its end; none where nothing else is in it.
+/// A segment without blanks and dots at its end; none if nothing is left.
 pub(super) fn stem(text: &[u8]) -> Option<&[u8]> {
     let last = text.iter().rposition(|byte| !is_cut(*byte))?;
     text.get(..=last)
 }
 
-/// The text in small letters, unless case counts. What is no UTF-8 has none but those of ASCII.
+/// The text in small letters, unless case counts. In text that is not UTF-8 only ASCII letters are
+/// changed.
 pub(super) fn folded(text: &[u8], case: Case) -> Cow<'_, [u8]> {
     let is_small = |byte: &u8| byte.is_ascii() && !byte.is_ascii_uppercase();
     if case == Case::Exact || text.iter().all(is_small) {
         return Cow::Borrowed(text);
     }
     Cow::Owned(match std::str::from_utf8(text) {
-        // Letter by letter: what follows a letter must not change it.
+        // Letter by letter, because the result must not depend on the following letter.
         Ok(text) => (text.chars().flat_map(char::to_lowercase))
             .collect::<String>()
             .into_bytes(),
@@ -91,28 +92,29 @@ pub(super) fn folded(text: &[u8], case: Case) -> Cow<'_, [u8]> {
 #[derive(Debug, Default)]
 pub(super) struct Segment {
     text: Vec<u8>,
-    /// Where its parameters begin: a `;` stands there.
+    /// The position of its parameters, at a `;`.
     parameters: Option<usize>,
-    /// Where the path ends for who decodes it before splitting it: a `?`, a `#` or a NUL.
+    /// Where the path ends for applications that decode before they split: at a `?`, a `#` or a
+    /// NUL.
     end: Option<usize>,
-    /// Parameters of a segment before it may reach over it: whoever splits at what is literally a
-    /// slash takes all of `a;%2fb` for one segment.
+    /// True if parameters of an earlier segment may extend over it: applications that split at
+    /// literal slashes read all of `a;%2fb` as one segment.
     pub(super) may_be_skipped: bool,
 }
 
-/// A way to take a segment.
+/// A reading of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Reading<'a> {
     /// As a name.
     Name(&'a [u8]),
-    /// As nothing: empty, or a dot.
+    /// As empty: nothing, or a dot.
     Nothing,
     /// As `..`.
     Parent,
 }
 
 impl Segment {
-    /// Every way to take it.
+    /// Every reading of it.
     pub(super) fn readings(&self) -> impl Iterator<Item = Reading<'_>> {
         let before = |at: Option<usize>| at.and_then(|at| self.text.get(..at));
         let texts = [
@@ -155,7 +157,7 @@ impl Segment {
         self.text.push(byte);
     }
 
-    /// Makes it the next one, behind a slash that stands there literally or not.
+    /// Starts the next segment, after a literal or an encoded slash.
     fn begin(&mut self, literal: bool) {
         self.may_be_skipped = !literal && (self.may_be_skipped || self.parameters.is_some());
         self.text.clear();
@@ -164,7 +166,7 @@ impl Segment {
     }
 }
 
-/// Tells `see` each segment of a path, in order.
+/// Passes each segment of a path to `see`, in order.
 pub(super) fn each_segment(path: &str, mut see: impl FnMut(&Segment)) {
     let mut segment = Segment {
         text: Vec::with_capacity(path.len()),

@@ -1,4 +1,4 @@
-//! What changes with a reload, and what waits for a restart (RELOAD-2).
+//! Which changes a reload applies, and which need a restart (RELOAD-2).
 
 use std::fmt;
 
@@ -6,18 +6,18 @@ use super::load::{Loaded, Refused, judge};
 use super::row::{Setting, Taken};
 use super::table::{Settings, all};
 
-/// A setting that has another value now.
+/// A setting whose value has changed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Change {
     /// `WAF_…`
     pub name: &'static str,
-    /// The value that held, or its default; none where there is neither, or it is a token.
+    /// The old value, or its default; none if there is neither, or if it is a token.
     pub old: Option<String>,
-    /// The new one.
+    /// The new value.
     pub new: Option<String>,
     /// Whether it is a token, whose value is not shown.
     pub secret: bool,
-    /// When it counts.
+    /// When the change takes effect.
     pub taken: Taken,
 }
 
@@ -40,17 +40,17 @@ impl fmt::Display for Change {
 }
 
 impl Loaded {
-    /// What holds after a reload of a service that has these settings: all that is new but what
-    /// needs a restart, which stays as it is here. And every change.
+    /// The settings after a reload of a service with these settings: the new values, except of
+    /// settings that need a restart, which keep their old values. Also returns every change.
     ///
     /// # Errors
-    /// What is new does not go with what waits for the restart: every problem at once.
+    /// The new values conflict with old ones that wait for a restart: every problem at once.
     pub fn reloaded(&self, new: &Self) -> Result<(Self, Vec<Change>), Refused> {
         let mut written = new.written.clone();
         let mut changes = Vec::new();
         for setting in all() {
             let (old_text, new_text) = (self.text(setting), new.text(setting));
-            // A row that does not say is a fault that a test finds.
+            // A test fails on a row without this.
             let taken = setting.taken.unwrap_or(Taken::Restart);
             if taken == Taken::Restart {
                 written.take_from(&self.written, &setting.name);
@@ -85,7 +85,8 @@ impl Loaded {
     }
 }
 
-/// By itself what is new is sound: what it does not go with waits for a restart.
+/// The new values are valid by themselves, so the conflict is with a setting that waits for a
+/// restart.
 fn with_waiting(problem: String, changes: &[Change]) -> String {
     let waiting = changes
         .iter()

@@ -1,5 +1,6 @@
-//! What settings mean together. A setting that is malformed by itself is left out: one fault, one
-//! sentence. (A malformed address needs no such care: its port stays 0, which no sound one equals.)
+//! Checks of settings in combination. A setting that is malformed by itself is left out, so that
+//! one fault gives one sentence. (A malformed address needs no such care: its port stays 0, which
+//! equals no valid one.)
 
 use std::collections::BTreeMap;
 
@@ -11,14 +12,14 @@ use super::table::{Settings, all};
 use crate::escalation::Policy;
 
 pub(super) struct CrossChecks<'a> {
-    /// What is set, by name.
+    /// The set values, by name.
     pub(super) written: &'a BTreeMap<String, String>,
-    /// Names whose value is wrong by itself.
+    /// The names of malformed values.
     pub(super) malformed: &'a [&'static str],
 }
 
 impl CrossChecks<'_> {
-    /// What cannot be started with.
+    /// Combinations that prevent a start.
     pub(super) fn problems(&self, settings: &Settings) -> Vec<String> {
         let checks = [
             self.upstream_missing(),
@@ -47,7 +48,7 @@ impl CrossChecks<'_> {
         problems
     }
 
-    /// What does nothing, or more than was meant.
+    /// Combinations that have no effect, or more effect than intended.
     pub(super) fn warnings(&self, settings: &Settings) -> Vec<String> {
         let mut warnings = Vec::new();
         if settings.anomalies.watch.is_on() && settings.anomalies.watch_nets.is_empty() {
@@ -98,7 +99,7 @@ impl CrossChecks<'_> {
         warnings
     }
 
-    /// One client that can have every place at the application (CONN-12).
+    /// Warns if one client can take every place at the application (CONN-12).
     fn places_of_one_client(&self, settings: &Settings) -> Option<String> {
         let (of_client, of_all) = ("WAF_MAX_REQUESTS_PER_CLIENT", "WAF_MAX_UPSTREAM");
         let places = settings.connections.max_upstream;
@@ -116,7 +117,7 @@ impl CrossChecks<'_> {
         })
     }
 
-    /// Settings that do nothing with this source of lookups.
+    /// Warns of settings without effect for this source of lookups.
     fn idle_lookup_settings(&self, settings: &Settings) -> Vec<String> {
         let lookup = &settings.lookup;
         let mut warnings = Vec::new();
@@ -181,7 +182,7 @@ impl CrossChecks<'_> {
         ))
     }
 
-    /// TLS needs certificates, and each a key (EDGE-2).
+    /// TLS needs certificates, and each certificate a key (EDGE-2).
     fn certificates(&self, settings: &Settings) -> Option<String> {
         if !self.are_sound(&["WAF_LISTEN", "WAF_TLS_CERT", "WAF_TLS_KEY"]) {
             return None;
@@ -205,7 +206,7 @@ impl CrossChecks<'_> {
         }
     }
 
-    /// The system takes no longer path for a socket (CONTROL-1).
+    /// The path of the control socket is too long for the system (CONTROL-1).
     fn control_socket_too_long(&self, settings: &Settings) -> Option<String> {
         let path = settings.control_socket()?;
         let length = path.as_os_str().len();
@@ -281,8 +282,8 @@ impl CrossChecks<'_> {
         })
     }
 
-    /// Without lookups nobody has a country or an AS number, and these would decide nothing
-    /// (SETTING-2).
+    /// Without lookups no client has a country or an AS number, so these settings would have no
+    /// effect (SETTING-2).
     fn needs_lookups(&self, settings: &Settings) -> Vec<String> {
         if settings.lookup.source != LookupSource::Off || !self.are_sound(&["WAF_LOOKUP_SOURCE"]) {
             return Vec::new();

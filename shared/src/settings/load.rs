@@ -1,8 +1,9 @@
-//! From what was written to what is trusted: every value read by its row, then what the settings
-//! mean together.
+//! Turns written values into checked settings: each value is read by its row, then the combinations
+//! are checked.
 //!
-//! Reads no files and asks nobody, but for the number of cores. Whether the address can be bound,
-//! the directory written and the token file read is found out by those who use them.
+//! Reads no files, and asks the system only for the number of cores. Whether the address can be
+//! bound, the directory written and the token file read is found out later, by the code that uses
+//! them.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -15,7 +16,7 @@ use super::row::Setting;
 use super::table::{Settings, all};
 use super::written::Written;
 
-/// Settings that can be trusted, and what to warn about.
+/// Checked settings, with warnings.
 #[derive(Debug)]
 pub struct Loaded {
     /// The settings.
@@ -24,22 +25,22 @@ pub struct Loaded {
     pub warnings: Vec<String>,
     /// Every setting as it was written, for people.
     pub listing: Vec<Listed>,
-    /// What was written.
+    /// The written values.
     pub(super) written: Written,
 }
 
-/// Settings that cannot be started with.
+/// Settings with faults, which prevent a start.
 #[derive(Debug)]
 pub struct Refused {
     /// Every fault, one sentence each (SETTING-1): those of single settings first.
     pub problems: Vec<String>,
-    /// What would have been warned about: a misspelt name is often the reason of a fault.
+    /// The warnings as well: a misspelt name is often the cause of a fault.
     pub warnings: Vec<String>,
 }
 
-/// Reads the settings from `(name, value)` pairs, as the environment gives them. Names that do not
-/// begin with `WAF_` are passed over, but for `STATE_DIRECTORY`, the default of `WAF_STATE_DIR`. An
-/// empty value is unset.
+/// Reads the settings from `(name, value)` pairs, as the environment gives them. Names without
+/// `WAF_` are ignored, except `STATE_DIRECTORY`, the default of `WAF_STATE_DIR`. An empty value
+/// counts as unset.
 ///
 /// # Errors
 /// Every problem at once.
@@ -47,7 +48,7 @@ pub fn load(variables: impl IntoIterator<Item = (String, String)>) -> Result<Loa
     load_with(variables, None)
 }
 
-/// The same with the settings file, over which the environment wins (RELOAD-1).
+/// Loads the settings with the settings file, over which the environment wins (RELOAD-1).
 ///
 /// # Errors
 /// Every problem at once.
@@ -59,7 +60,7 @@ pub fn load_with(
     judge(written, warnings)
 }
 
-/// From what was written to what is trusted.
+/// Checks the written values.
 ///
 /// # Errors
 /// Every problem at once.
@@ -121,8 +122,8 @@ fn problem(setting: &Setting<Settings>, value: &str, predicate: &str) -> String 
     }
 }
 
-/// One warning for each name that is none, but looks like one of ours: it begins with `WAF_`, or is
-/// written in small letters, or with `WEIR_`. Its value is not shown: it may be a token under a
+/// One warning for each unknown name that looks like a setting: it begins with `WAF_` or `WEIR_`,
+/// or is a setting in small letters. Its value is not shown, because it may be a token under a
 /// misspelt name.
 fn unknown_names(written: &BTreeMap<String, String>) -> Vec<String> {
     written
@@ -144,8 +145,8 @@ fn distance(known: &str, unknown: &str) -> usize {
     strsim::osa_distance(known, unknown)
 }
 
-/// How many letters of the words of an unknown name, behind `WAF_`, are words of a known one:
-/// `WAF_RATELIMIT` is `WAF_RATE_LIMIT_PER_MINUTE` rather than `WAF_ON_LIMIT`.
+/// How many letters of an unknown name's words, after `WAF_`, match words of a known one:
+/// `WAF_RATELIMIT` suggests `WAF_RATE_LIMIT_PER_MINUTE` rather than `WAF_ON_LIMIT`.
 fn words_shared(known: &str, unknown: &str) -> usize {
     let words = |name: &str| name.trim_start_matches("WAF_").replace('_', "");
     let (known, unknown) = (words(known), words(unknown));
@@ -158,8 +159,8 @@ fn words_shared(known: &str, unknown: &str) -> usize {
     if same * 2 > unknown.len() { same } else { 0 }
 }
 
-/// The setting whose name is nearest to an unknown one. What does not begin with `WAF_` is not ours
-/// unless it names a setting in all other respects.
+/// The setting with the name nearest to an unknown one. A name without `WAF_` counts only if the
+/// rest is the exact name of a setting.
 fn meant(unknown: &str) -> Option<&'static str> {
     if unknown.starts_with("WAF_") {
         return all()

@@ -1,11 +1,11 @@
 //! The settings: environment variables, read and checked.
 //!
-//! `kind.rs` says how one value is written, `row.rs` what a row of the table is. Each subject has a
-//! file with the group of fields that the program reads and the rows that fill them; `table.rs`
-//! puts them together. `load.rs` turns what was written into [`Settings`], or into every problem at
-//! once (SETTING-1); `cross_checks.rs` knows what settings mean together. `docs.rs` renders the
-//! documents (SETTING-3). `file.rs` reads the settings file, `written.rs` holds what is set and
-//! where, `change.rs` says what a reload changes.
+//! `kind.rs` defines the forms of values, `row.rs` the rows of the table. Each subject has a file
+//! with the fields that the program reads and the rows that fill them; `table.rs` puts them
+//! together. `load.rs` turns written values into [`Settings`], or into every problem at once
+//! (SETTING-1); `cross_checks.rs` checks settings in combination. `docs.rs` renders the documents
+//! (SETTING-3), `file.rs` reads the settings file, `written.rs` holds the set values and their
+//! sources, `change.rs` computes what a reload changes.
 
 mod address;
 mod anomalies;

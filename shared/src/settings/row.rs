@@ -1,5 +1,5 @@
-//! Rows of the table of settings. A row is what an operator looks up: one setting, or a family of
-//! settings that differ in a word of their names (`WAF_RATE_LIMIT_PER_{MINUTE,HOUR,DAY}`).
+//! Rows of the table of settings. A row describes one setting, or a family of settings whose names
+//! differ in one word (`WAF_RATE_LIMIT_PER_{MINUTE,HOUR,DAY}`).
 //!
 //! `G` is the group of settings that a row writes into. Each group has its own rows beside it; the
 //! table puts all of them together.
@@ -10,23 +10,23 @@ type Read<G> = Box<dyn Fn(&mut G, &str, &mut Remarks) -> Result<(), Fault> + Sen
 
 /// One row of the table.
 pub struct Row<G> {
-    /// The name, with braces where it stands for several.
+    /// The name, with braces for a family.
     pub name: &'static str,
     /// What it does, in one sentence.
     pub help: &'static str,
-    /// Whether the README has it too.
+    /// Whether the README shows it.
     pub essential: bool,
     /// The settings of the row: one, or the family in the order of the name's braces.
     pub settings: Vec<Setting<G>>,
 }
 
-/// One setting: what can be set as a variable of the environment.
+/// One setting, an environment variable.
 pub struct Setting<G> {
     /// `WAF_…`
     pub name: String,
-    /// As it would be written; empty where there is none.
+    /// The default in its written form; empty if there is none.
     pub default: &'static str,
-    /// What holds where neither a value nor a default is written.
+    /// The effect of neither a value nor a default, in words.
     pub unset: &'static str,
     /// Follows the word "expected".
     pub expected: String,
@@ -34,12 +34,12 @@ pub struct Setting<G> {
     pub secret: bool,
     /// Hides the parts of the value that may be secrets, where there are any.
     masked: Option<fn(&str) -> String>,
-    /// When a change of it counts; a test fails on a row that does not say so.
+    /// When a change takes effect; a test fails on a row without this.
     pub taken: Option<Taken>,
     read: Read<G>,
 }
 
-/// When a change of a setting counts (RELOAD-2).
+/// When a change of a setting takes effect (RELOAD-2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Taken {
     /// With a reload.
@@ -49,7 +49,7 @@ pub enum Taken {
 }
 
 impl Taken {
-    /// As it is told.
+    /// The word in answers and documents.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Live => "reload",
@@ -138,13 +138,13 @@ pub(super) fn expand(pattern: &str) -> Vec<String> {
 }
 
 impl<G: 'static> Row<G> {
-    /// One of the rows that the README has too.
+    /// Marks a row that the README shows.
     pub(super) fn essential(mut self) -> Self {
         self.essential = true;
         self
     }
 
-    /// Its value is a token.
+    /// Marks a row whose value is a token.
     pub(super) fn secret(mut self) -> Self {
         for setting in &mut self.settings {
             setting.secret = true;
@@ -152,7 +152,7 @@ impl<G: 'static> Row<G> {
         self
     }
 
-    /// Its value may hold secrets, which this hides.
+    /// Sets how secrets in the value are hidden.
     pub(super) fn masked(mut self, mask: fn(&str) -> String) -> Self {
         for setting in &mut self.settings {
             setting.masked = Some(mask);
@@ -160,12 +160,12 @@ impl<G: 'static> Row<G> {
         self
     }
 
-    /// A reload takes a change in.
+    /// Marks a row whose changes a reload applies.
     pub(super) fn live(self) -> Self {
         self.taken(Taken::Live)
     }
 
-    /// A change waits for the next start.
+    /// Marks a row whose changes need a restart.
     pub(super) fn restart(self) -> Self {
         self.taken(Taken::Restart)
     }
@@ -177,7 +177,7 @@ impl<G: 'static> Row<G> {
         self
     }
 
-    /// What holds where nothing is set, in words.
+    /// Sets the effect of no value, in words.
     pub(super) fn unset(mut self, words: &'static str) -> Self {
         for setting in &mut self.settings {
             setting.unset = words;
@@ -220,7 +220,7 @@ impl<G> Setting<G> {
         )
     }
 
-    /// Reads a value into its field. Where it is wrong the field stays as it was.
+    /// Reads a value into its field. A wrong value leaves the field unchanged.
     pub(super) fn read(
         &self,
         group: &mut G,

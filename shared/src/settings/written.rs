@@ -1,4 +1,4 @@
-//! What is set, in the environment and in the settings file, before it is judged.
+//! The values set in the environment and in the settings file, before they are checked.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,13 +6,13 @@ use std::path::PathBuf;
 
 use super::file::{SettingsFile, place};
 
-/// Says which file is read; in the file itself it would come too late.
+/// Names the settings file; inside the file it would have no effect.
 const FILE_NAME: &str = "WAF_SETTINGS_FILE";
 
 /// Where the value of a setting comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Origin {
-    /// It is not set.
+    /// The setting is not set.
     Default,
     /// A variable of the environment.
     Environment,
@@ -23,7 +23,7 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// As it is told.
+    /// The word in answers.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Default => "default",
@@ -34,12 +34,12 @@ impl Origin {
     }
 }
 
-/// The text of each name that is set, and where it stands. Tokens are among the texts: the `Debug`
-/// form shows none.
+/// The text of each set name, and its source. The texts include tokens, so the `Debug` form shows
+/// none.
 #[derive(Clone, Default)]
 pub struct Written {
     values: BTreeMap<String, String>,
-    /// The lines of those that stand in the file.
+    /// The line numbers of values from the file.
     lines: BTreeMap<String, usize>,
     file: Option<PathBuf>,
     /// Whether the command line names the file.
@@ -53,8 +53,8 @@ impl fmt::Debug for Written {
 }
 
 impl Written {
-    /// What the environment sets, and what the file sets besides; and what to warn of. An empty
-    /// value is an unset one.
+    /// Merges the environment and the file, and returns warnings as well. An empty value counts as
+    /// unset.
     pub(super) fn of(
         environment: impl IntoIterator<Item = (String, String)>,
         file: Option<&SettingsFile>,
@@ -115,12 +115,12 @@ impl Written {
         &self.values
     }
 
-    /// What a name is set to.
+    /// The value of a name.
     pub(super) fn get(&self, name: &str) -> Option<&str> {
         self.values.get(name).map(String::as_str)
     }
 
-    /// Where it is set.
+    /// The source of a name's value.
     pub(super) fn origin(&self, name: &str) -> Origin {
         if name == FILE_NAME && self.is_file_named {
             Origin::CommandLine
@@ -133,7 +133,7 @@ impl Written {
         }
     }
 
-    /// A sentence about the setting that it begins with, and where that stands in the file.
+    /// Adds the place in the file to a sentence that begins with a setting's name.
     pub(super) fn placed(&self, sentence: String) -> String {
         let ours = |c: char| c.is_ascii_alphanumeric() || c == '_';
         let name = sentence.split(|c| !ours(c)).next().unwrap_or_default();
@@ -143,7 +143,7 @@ impl Written {
         }
     }
 
-    /// With what `other` says of this name.
+    /// Takes the value of this name from `other`.
     pub(super) fn take_from(&mut self, other: &Self, name: &str) {
         match other.values.get(name) {
             Some(value) => self.values.insert(name.to_owned(), value.clone()),

@@ -22,7 +22,7 @@ use crate::commands::lists;
 use crate::commands::text::count;
 use crate::sources::Sources;
 
-/// The most bytes of an import, as the service has it.
+/// The most bytes of an import: the service has the same bound.
 const MAX_IMPORT: u64 = 128 << 20;
 
 #[derive(Args, Debug)]
@@ -54,7 +54,8 @@ pub struct Check {
     asking: Asking,
 }
 
-/// One request and one write, judged whole: with a fault nothing is banned.
+/// Imports a file by one request and one write. The file is checked as a whole: with a fault
+/// nothing is banned.
 pub fn import(given: &Import) -> Result<ExitCode, Failure> {
     let body = content(&given.file)?;
     let target = format!("/v1/bans/import{}", terms(given, &body)?);
@@ -105,7 +106,7 @@ pub fn import(given: &Import) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(EXIT_NO))
 }
 
-/// The query of an import: what is said of each netblock of a list.
+/// The query of an import: duration and reason for each netblock of a list.
 fn terms(given: &Import, body: &[u8]) -> Result<String, Failure> {
     let is_document = offline::is_bans_file(body);
     let usage = |sentence| Err(Failure::new(EXIT_USAGE, sentence));
@@ -141,7 +142,7 @@ fn terms(given: &Import, body: &[u8]) -> Result<String, Failure> {
     })
 }
 
-/// What is wrong with the body, fault by fault.
+/// The faults of the body, one sentence each.
 fn faults_of(answer: &Answer) -> Vec<String> {
     if answer.status != StatusCode::UNPROCESSABLE_ENTITY {
         return Vec::new();
@@ -157,7 +158,7 @@ fn faults_of(answer: &Answer) -> Vec<String> {
     errors.map(sentence).collect()
 }
 
-/// The whole of a file, or of standard input.
+/// Reads a whole file, or all of standard input.
 fn content(file: &Path) -> Result<Vec<u8>, Failure> {
     let read = |source: &mut dyn Read| {
         let mut bytes = Vec::new();
@@ -210,7 +211,7 @@ pub fn check(given: &Check) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(if faults.is_empty() { 0 } else { EXIT_NO }))
 }
 
-/// The trusted proxies of the caller's own settings, as far as those can be read.
+/// The trusted proxies of the caller's own settings; none if those cannot be read.
 fn trusted() -> NetSet {
     let loaded = Sources::of_process().load();
     loaded.map_or_else(

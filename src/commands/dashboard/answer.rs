@@ -21,19 +21,20 @@ const STYLE: &str = include_str!("page/style.css");
 const PLOTS: &str = include_str!("page/plots.js");
 const SCRIPT: &str = include_str!("page/app.js");
 
-/// No script and no style but those files, nothing from elsewhere, in no frame.
+/// Content-Security-Policy: scripts and styles from the page's own files only, nothing from other
+/// origins, no framing.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
                       img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// What the page says with each request; a page of another origin would have to ask first, and is
-/// refused.
+/// The field that the page sends with each request. A page of another origin cannot send it without
+/// a CORS preflight, which is refused.
 const OWN: HeaderName = HeaderName::from_static("x-weir-dashboard");
 
-/// Who may ask.
+/// What a request must show to be answered.
 pub struct Door {
     /// `/`, a secret, `/`.
     pub prefix: String,
-    /// Of the listener.
+    /// The port of the listener, which `Host` must name.
     pub port: u16,
 }
 
@@ -41,7 +42,7 @@ pub struct Door {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Wanted {
     File(&'static str, &'static str),
-    /// Of the service, with the target there.
+    /// A request to pass on to the service: method and target.
     Service(Method, String),
     /// An explanation, in words.
     Explain(String),
@@ -51,14 +52,14 @@ pub enum Wanted {
     Fleet,
 }
 
-/// Who answers.
+/// The sources of the answers.
 pub struct Asker {
     pub place: Arc<Place>,
     pub paths: Arc<Paths>,
 }
 
 impl Door {
-    /// What is asked for; or the status of a refusal, and why.
+    /// What a request asks for; or the status of the refusal, and the reason.
     pub fn judge(&self, head: &Parts) -> Result<Wanted, (StatusCode, &'static str)> {
         let mut hosts = head.headers.get_all(HOST).iter();
         let host = hosts.next().filter(|_| hosts.next().is_none());

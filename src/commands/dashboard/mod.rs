@@ -29,11 +29,11 @@ use super::ended;
 
 /// Connections at once; a browser opens six.
 const CONNECTIONS: usize = 32;
-/// Until the head of a request is there.
+/// How long the head of a request may take.
 const HEAD: Duration = Duration::from_secs(10);
-/// Bytes of an order at most.
+/// The most bytes of a request's body.
 const BODY: usize = 16 << 10;
-/// How often it is looked whether the end was asked for.
+/// How often the server looks for SIGINT and SIGTERM.
 const LOOK: Duration = Duration::from_millis(100);
 
 #[derive(Args, Debug)]
@@ -64,7 +64,7 @@ fn serve(given: &Dashboard) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A page that has an address, and is not served yet.
+/// A bound listener of the page that is not served yet.
 pub struct Open {
     pub url: String,
     bound: TcpListener,
@@ -77,10 +77,10 @@ fn system(error: std::io::Error) -> Failure {
 }
 
 impl Open {
-    /// On this port of loopback, about the service that is asked; 0 is any port.
+    /// Binds this port of loopback for a page about the service of `asking`; 0 is any free port.
     pub fn at(port: u16, asking: &Asking) -> Result<Self, Failure> {
         let place = Place::of(asking)?;
-        // A service that does not answer is told before anybody opens the page.
+        // Fails here if the service does not answer, before anybody opens the page.
         place.expect(Method::GET, "/v1/health", None)?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let taken = |error| format!("{address} cannot be bound: {error}");
@@ -106,7 +106,7 @@ impl Open {
         })
     }
 
-    /// Until SIGINT or SIGTERM.
+    /// Serves the page until SIGINT or SIGTERM.
     pub fn serve(self) -> Result<(), Failure> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -136,7 +136,8 @@ async fn accept(
         let Ok(accepted) = tokio::time::timeout(LOOK, listener.accept()).await else {
             continue;
         };
-        // One that went away at once, or no room for its socket: the next may be better.
+        // The connection is gone already, or no descriptor or place is free: the next accept may
+        // succeed.
         let (Ok((stream, _)), Ok(slot)) = (accepted, Arc::clone(&slots).try_acquire_owned()) else {
             continue;
         };
@@ -154,7 +155,7 @@ async fn connection(stream: TcpStream, shared: Arc<(Door, Asker)>) {
         let shared = Arc::clone(&shared);
         async move { Ok::<_, Infallible>(answer(shared, request).await) }
     });
-    // What goes wrong with a connection is seen in the browser.
+    // An error of a connection needs no report: the browser shows it.
     let _ = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD)

@@ -11,19 +11,20 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 
 /// The engines, in the order in which they are tried.
 const ENGINES: [&str; 2] = ["valkey-server", "redis-server"];
-/// Runs a program until standard input ends, which it does however the demo ends.
+/// Runs a program until standard input ends: the demo holds the other end, so the program ends
+/// however the demo does.
 const GUARDED: &str = r#""$@" & read -r _; kill -KILL $!; wait"#;
 
 /// The second instance and the engine.
 pub struct Second {
     address: SocketAddr,
-    /// The shells that run them, and what ends these.
+    /// The shells that run the two programs; closing its standard input ends a shell.
     guards: Vec<(Child, Option<ChildStdin>)>,
 }
 
 impl Second {
-    /// Starts both, and adds what the first instance needs to its settings. Waits for neither: an
-    /// instance serves without the engine (FLEET-3).
+    /// Starts both, and adds the fleet settings of the first instance to `variables`. Waits for
+    /// neither: an instance serves without the engine (FLEET-3).
     pub fn start(state: &Path, variables: &mut BTreeMap<String, String>) -> Result<Self, String> {
         let engine = start_engine(state)?;
         let mut second = Self {
@@ -47,7 +48,8 @@ impl Second {
                 .env("WAF_LISTEN", second.address.to_string())
                 .env("WAF_FLEET_INSTANCE", "demo-2")
                 .env("WAF_STATE_DIR", state.join("second"))
-                // Those of the first one; empty is unset (SETTING-1).
+                // Clears the settings of the first instance: an empty value is an unset one
+                // (SETTING-1).
                 .env("WAF_CONTROL_SOCKET", "")
                 .env("WAF_ADMIN_LISTEN", "")
                 .env("WAF_LOG_FILE", state.join("second.log"))
@@ -74,7 +76,7 @@ impl Drop for Second {
     }
 }
 
-/// An engine that is asked over a socket in this directory alone, and writes nothing.
+/// Starts an engine that listens on a socket in this directory only, and writes nothing to disk.
 fn start_engine(state: &Path) -> Result<(Child, Option<ChildStdin>), String> {
     for program in ENGINES {
         match Command::new(program).arg("--version").output() {
@@ -98,7 +100,8 @@ fn start_engine(state: &Path) -> Result<(Child, Option<ChildStdin>), String> {
     ))
 }
 
-/// A program that ends with the demo. Ctrl-C is the demo's own: it ends the program then.
+/// A command that ends with the demo. It runs in a process group of its own: Ctrl-C reaches the
+/// demo alone, which then ends it.
 fn guarded(program: &Path) -> Command {
     let mut command = Command::new("sh");
     command
@@ -116,7 +119,7 @@ fn spawn(mut command: Command) -> io::Result<(Child, Option<ChildStdin>)> {
     Ok((shell, input))
 }
 
-/// An address of loopback that nobody has.
+/// A loopback address with a free port.
 fn free_address() -> io::Result<SocketAddr> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
 }

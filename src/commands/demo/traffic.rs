@@ -1,6 +1,6 @@
-//! The visitors of the demo, and its requests as short lines. They come from an address of loopback
-//! that is the demo's trusted proxy, and name addresses of a network that is kept for tests
-//! (44.128.0.0/16): those that are kept for documentation are not looked up.
+//! The visitors of the demo, and its requests as short lines. The visitors connect from a loopback
+//! address that the demo trusts as a proxy, and claim addresses of a network reserved for tests
+//! (44.128.0.0/16): addresses reserved for documentation would not be looked up.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -12,17 +12,17 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpSocket;
 
-/// Whom the demo believes who its visitors are. What a person asks for comes from 127.0.0.1.
+/// The trusted proxy of the demo's visitors. Requests of a person come from 127.0.0.1.
 pub const PROXY: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
-/// Between two requests of ordinary visitors.
+/// The pause between two requests of ordinary visitors.
 const PAUSE: Duration = Duration::from_millis(250);
-/// How long one may take.
+/// How long one request may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How often the log is looked at.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Networks: the first three numbers of their addresses, country, AS and its name.
+/// Invented networks: the first three numbers of their addresses, country, AS, name of the AS.
 const NETWORKS: [(&str, &str, &str, &str); 6] = [
     ("44.128.10", "DE", "AS64496", "Example Cable"),
     ("44.128.20", "FR", "AS64497", "Exemple Mobile"),
@@ -42,7 +42,7 @@ const PAGES: [&str; 7] = [
     "/contact",
 ];
 
-/// Country and AS of an address, as the lookup of the demo asks for them.
+/// Country and AS of an address: the answer to a lookup of the demo.
 pub fn origin(address: &str) -> String {
     let network = NETWORKS.iter().find(|(begin, ..)| {
         address
@@ -55,7 +55,7 @@ pub fn origin(address: &str) -> String {
     json!({"country": country, "asn": asn, "name": name}).to_string()
 }
 
-/// Begins with visitors, on a thread of their own; they end with the process.
+/// Starts the visitors on a thread of their own, which ends with the process.
 pub fn start(address: &str) {
     let Ok(address) = address.parse::<SocketAddr>() else {
         return;
@@ -68,7 +68,7 @@ pub fn start(address: &str) {
     let _ = thread.spawn(move || runtime.block_on(visit(address)));
 }
 
-/// Every turn one request of an ordinary visitor; now and then somebody who means no good.
+/// Sends one request of an ordinary visitor in every turn, and now and then those of an attacker.
 async fn visit(address: SocketAddr) {
     let mut turn: usize = 0;
     loop {
@@ -116,7 +116,7 @@ async fn visit(address: SocketAddr) {
     }
 }
 
-/// One request of a visitor. What becomes of it is in the log.
+/// Sends one request of a visitor. The log tells its outcome.
 async fn ask(address: SocketAddr, method: &str, path: &str, visitor: &str) {
     let head = format!(
         "{method} {path} HTTP/1.1\r\nHost: demo.example\r\nX-Forwarded-For: {visitor}\r\n\
@@ -130,7 +130,7 @@ async fn ask(address: SocketAddr, method: &str, path: &str, visitor: &str) {
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).await
     };
-    // A service that ends does not answer.
+    // An ending service does not answer: that is no error here.
     let _ = tokio::time::timeout(PATIENCE, asked).await;
 }
 
@@ -142,7 +142,7 @@ pub fn tell(log: PathBuf) {
         let mut lines = BufReader::new(file);
         let mut line = String::new();
         loop {
-            // At the end of the file the rest of a line may still come.
+            // At the end of the file `line` may hold a partial line; its rest comes later.
             match lines.read_line(&mut line) {
                 Ok(_) if line.ends_with('\n') => {
                     if let Some(short) = short(&line) {

@@ -1,5 +1,6 @@
-//! The requests of a log in the order in which they came, although a log is written in the order in
-//! which they ended; each judged, and ended when it ended.
+//! Replays the requests of a log in the order in which they began, although a log has them in the
+//! order in which they ended. Each request is judged, answered and ended at the times that the log
+//! tells.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -15,12 +16,12 @@ use super::request::Request;
 use super::tally::{TRIALS, Tally};
 use super::trial::Trial;
 
-/// Requests that are put into order at most, and that are under way at most.
+/// The most requests that wait to be sorted, and the most that are under way.
 const WINDOW: usize = 16_384;
-/// Bytes of their paths at most.
+/// The most bytes of their paths.
 const WINDOW_BYTES: usize = 16 << 20;
 
-/// Everything that is counted by something.
+/// The counts by client, netblock, AS, country and path.
 #[derive(Default)]
 pub struct Tallies {
     pub clients: Tally<Client>,
@@ -39,13 +40,13 @@ pub struct Engine {
     pub tallies: Tallies,
     /// Requests that were judged.
     pub requests: u64,
-    /// Those that the log says were refused; none where it says nothing of the kind.
+    /// Requests that were refused according to the log; none if the log does not tell.
     pub were_refused: Option<u64>,
-    /// The time of the first and of the last.
+    /// The times of the first and of the last request.
     pub times: Option<(u64, u64)>,
     prefixes: PrefixLengths,
     refusals: Refusals,
-    /// Those that may still be preceded by another.
+    /// Requests that an earlier one may still precede.
     waiting: Queue<Box<Request>>,
     waiting_bytes: usize,
     under_way: Queue<UnderWay>,
@@ -53,16 +54,16 @@ pub struct Engine {
     now_ms: u64,
 }
 
-/// The earliest first, of two of the same moment the one that came first.
+/// The earliest first; of two at the same moment, the one that was read first.
 type Queue<T> = BinaryHeap<Reverse<At<T>>>;
 
-/// Something with its place in a queue: a moment, and a number. Nothing else of it is compared.
+/// An item with its place in a queue: a time and a number. Only these two are compared.
 struct At<T> {
     order: (u64, u64),
     is: T,
 }
 
-/// A request that was judged and is answered, or ends, later.
+/// A judged request whose answer or end is still to come.
 struct UnderWay {
     request: Box<Request>,
     decided: Vec<Decided>,
@@ -70,7 +71,7 @@ struct UnderWay {
 }
 
 impl Engine {
-    /// `prefixes` are those of the settings as they are.
+    /// `prefixes` are those of the settings without the changes on trial.
     pub fn new(trials: Vec<Trial>, prefixes: PrefixLengths, refusals: Refusals) -> Self {
         Self {
             trials,
@@ -100,7 +101,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Judges all that wait.
+    /// Judges all waiting requests, at the end of the logs.
     pub fn finish(&mut self) -> io::Result<()> {
         while !self.waiting.is_empty() {
             self.next()?;
@@ -118,7 +119,7 @@ impl Engine {
         };
         self.waiting_bytes -= request.path.len();
         self.end_until(request.at_ms);
-        // Time does not go back, also where a log does.
+        // Time never goes back, even where a log does.
         self.now_ms = self.now_ms.max(request.at_ms);
         let now_ms = self.now_ms;
         let trials = self.trials.iter_mut();
@@ -143,7 +144,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Answers and ends all that was answered and ended until this moment.
+    /// Does all answers and ends up to this moment.
     fn end_until(&mut self, at_ms: u64) {
         let is_over = |first: &Reverse<At<UnderWay>>| first.0.order.0 <= at_ms;
         while self.under_way.peek().is_some_and(is_over) {
@@ -151,7 +152,7 @@ impl Engine {
         }
     }
 
-    /// The next answer or end of one under way.
+    /// Does the next answer or end of a request under way.
     fn go_on(&mut self) {
         let Some(Reverse(At {
             order,
@@ -160,7 +161,8 @@ impl Engine {
         else {
             return;
         };
-        // In its time, also where a later one was judged already: windows take either.
+        // Never before the request that was judged last. The time may lie after requests that are
+        // judged next: windows accept times out of order.
         let at_ms = order.0.max(self.now_ms);
         if first.is_answered {
             return self.end(&first.request, &first.decided, at_ms);

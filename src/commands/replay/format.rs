@@ -27,13 +27,13 @@ pub enum Format {
     Haproxy,
 }
 
-/// What a line is.
+/// The content of a line.
 #[derive(Debug)]
 pub enum Line {
     Request(Box<Request>),
-    /// Something else that the log holds, such as an alert.
+    /// A line that is no request, such as an alert.
     Other,
-    /// So many requests that have no line of their own (LOG-6).
+    /// A number of requests that have no line of their own (LOG-6).
     LeftOut(u64),
 }
 
@@ -41,7 +41,7 @@ pub enum Line {
 pub type Unreadable = &'static str;
 
 impl Format {
-    /// As it is told.
+    /// The name of the format in the output.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Weir => "weir",
@@ -50,8 +50,8 @@ impl Format {
         }
     }
 
-    /// The fields of which its lines say whether they were sent; ours may hold others beside. The
-    /// common format, without the last two, is taken for the combined one here.
+    /// The request fields that lines of this format tell. Lines of weir may tell others as well.
+    /// The common format lacks the last two, and counts as the combined one here.
     pub const fn fields(self) -> &'static [&'static str] {
         match self {
             Self::Weir => &["host", "referer", "user-agent"],
@@ -60,8 +60,8 @@ impl Format {
         }
     }
 
-    /// The format in which this line can be read. What weir notes between the requests is the same
-    /// in all of its formats: [`note`].
+    /// The first format that can read this line. Lines that weir writes between the requests do not
+    /// decide: they are the same in all of its formats ([`note`]).
     pub fn of(line: &[u8]) -> Option<Self> {
         let reads = |format: &Self| match format {
             Self::Weir => matches!(weir(line), Ok(Line::Request(_))),
@@ -92,12 +92,12 @@ pub fn note(line: &[u8]) -> Option<Line> {
     weir(line).ok().filter(is_note)
 }
 
-/// The members of a request's line that matter here.
+/// The members of a log line of weir that a replay uses.
 #[derive(Deserialize)]
 struct Ours<'a> {
     #[serde(borrow)]
     event: Option<Cow<'a, str>>,
-    /// Of a line of the process log, which a file may hold beside the requests.
+    /// The level of a line of the process log, which the same file may hold.
     #[serde(borrow)]
     level: Option<Cow<'a, str>>,
     #[serde(borrow)]
@@ -118,7 +118,7 @@ struct Ours<'a> {
     referer: Option<Cow<'a, str>>,
     #[serde(borrow)]
     user_agent: Option<Cow<'a, str>>,
-    /// Those of `WAF_LOG_REQUEST_HEADERS`.
+    /// The fields of `WAF_LOG_REQUEST_HEADERS`.
     #[serde(default)]
     headers: BTreeMap<String, String>,
     content_length: Option<u64>,
@@ -139,7 +139,7 @@ struct Ours<'a> {
     as_name: Option<Cow<'a, str>>,
     bytes: Option<Bytes>,
     timings: Option<Timings>,
-    /// Of a line that stands for several requests.
+    /// How many requests a line stands for (LOG-6).
     count: Option<u64>,
 }
 
@@ -184,7 +184,7 @@ fn weir(line: &[u8]) -> Result<Line, Unreadable> {
     request.sent.fields.extend(fields(of_each, ours.headers));
     request.sent.query = Told::Known(ours.query.map(Cow::into_owned));
     let took = ours.timings.as_ref().map_or(0.0, |timings| timings.total);
-    // Saturates, and what is no number is 0.
+    // The cast saturates, and turns NaN into 0.
     request.took_ms = took as u64;
     let first_byte = ours.timings.and_then(|timings| timings.first_byte);
     request.first_byte_ms = first_byte.map(|first_byte| first_byte as u64);
@@ -213,7 +213,8 @@ fn weir(line: &[u8]) -> Result<Line, Unreadable> {
     Ok(Line::Request(Box::new(request)))
 }
 
-/// The fields that a line of ours has: those of every line, and those of `WAF_LOG_REQUEST_HEADERS`.
+/// The request fields of a line of weir: those of every line, and those of
+/// `WAF_LOG_REQUEST_HEADERS`.
 fn fields(
     of_each: [(HeaderName, Option<Cow<'_, str>>); 3],
     further: BTreeMap<String, String>,
@@ -247,13 +248,13 @@ fn combined(line: &str) -> Result<Line, Unreadable> {
         number(Some(bytes)).ok_or(WRONG)?
     };
     let Some((method, target)) = request_line(asked) else {
-        // What nginx refused before it was a request.
+        // A malformed request line that nginx refused.
         return Ok(Line::Other);
     };
     let mut request = Request::new(at_ms, address, method, &unescaped(target));
     request.end.response_bytes = bytes;
     request.answered(status);
-    // The common format ends before them.
+    // The common format ends before these fields.
     let rest: String = numbers.map(|word| format!("{word} ")).collect();
     let mut quoted = rest.split('"').skip(1).step_by(2);
     if let (Some(referer), Some(agent)) = (quoted.next(), quoted.next()) {
@@ -268,7 +269,7 @@ fn combined(line: &str) -> Result<Line, Unreadable> {
 }
 
 /// `client:port [time] frontend backend/server timers status bytes … "request line"`, with or
-/// without what syslog writes before it.
+/// without the prefix of syslog.
 fn haproxy(line: &str) -> Result<Line, Unreadable> {
     const WRONG: Unreadable = "no line of HAProxy's HTTP format";
     let (before, rest) = line.split_once(" [").ok_or(WRONG)?;
@@ -281,7 +282,7 @@ fn haproxy(line: &str) -> Result<Line, Unreadable> {
     let at_ms = stamp::common(time).ok_or("the time cannot be read")?;
     let mut fields = rest.split(' ').skip(2);
     let timers = fields.next().ok_or(WRONG)?;
-    // The last is the whole; `+` where it was written before the end.
+    // The last timer is the total time, with a `+` if the line was written before the end.
     let took = timers.rsplit('/').next().unwrap_or_default();
     let took: i64 = number(Some(took.trim_start_matches('+'))).ok_or(WRONG)?;
     let status: i32 = number(fields.next()).ok_or(WRONG)?;
@@ -314,7 +315,7 @@ fn request_line(text: &str) -> Option<(Method, &str)> {
     version.starts_with("HTTP/").then_some((method, target))
 }
 
-/// Turns `\xHH` back.
+/// Decodes `\xHH`.
 fn unescaped(text: &str) -> Cow<'_, str> {
     if !text.contains("\\x") {
         return Cow::Borrowed(text);
@@ -341,7 +342,7 @@ fn unescaped(text: &str) -> Cow<'_, str> {
     Cow::Owned(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Whether an action of our log refuses.
+/// Whether the action of this name in a log of weir refuses.
 fn is_refusal(name: &str) -> bool {
     let mut all = Action::ALL.into_iter();
     all.any(|action| action.name() == name && action.is_refusal())

@@ -1,5 +1,5 @@
-//! The logs, read in a stream by a thread of its own: the command can be interrupted while a pipe
-//! says nothing.
+//! Reads the logs as a stream on a thread of its own, so that the command can be interrupted while
+//! a pipe is silent.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -12,19 +12,19 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
 use crate::commands::common::{EXIT_USAGE, Failure};
 
-/// Bytes that are read at once.
+/// Bytes of one read.
 const PIECE: usize = 256 << 10;
-/// Pieces that may wait.
+/// Pieces that may wait for the replay.
 const PIECES: usize = 4;
-/// Bytes of a line at most; a longer one is counted as unreadable.
+/// The most bytes of a line; a longer one is counted as unreadable.
 pub const MAX_LINE: usize = 1 << 20;
-/// How often it is looked whether the command was interrupted.
+/// How often the command looks for an interruption.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What begins a file that is compressed.
+/// The magic numbers of compressed files: gzip, zstd, bzip2, xz.
 const COMPRESSED: [&[u8]; 4] = [b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ"];
 
-/// What the thread says.
+/// A message of the reading thread.
 enum Piece {
     /// The next of the files begins.
     Begin(usize),
@@ -32,7 +32,7 @@ enum Piece {
     Failed(usize, io::Error),
 }
 
-/// What is in the logs.
+/// The next item of the logs.
 pub enum Next<'a> {
     /// The log of this number begins.
     Begin(usize),
@@ -49,11 +49,11 @@ pub struct Input {
     interrupted: Arc<AtomicBool>,
     /// The line that is not whole yet.
     partial: Vec<u8>,
-    /// It is too long: what is left of it is passed over.
+    /// The partial line is too long: the rest of it is skipped.
     too_long: bool,
 }
 
-/// Bytes of all logs together; none where one is no file.
+/// The size of all logs together; none if one of them is not a file.
 pub fn size(paths: &[PathBuf]) -> Option<u64> {
     let size = |path: &PathBuf| {
         let found = std::fs::metadata(path).ok()?;
@@ -63,7 +63,7 @@ pub fn size(paths: &[PathBuf]) -> Option<u64> {
 }
 
 impl Input {
-    /// Begins to read.
+    /// Starts the reading thread.
     pub fn start(paths: Vec<PathBuf>, interrupted: Arc<AtomicBool>) -> Result<Self, Failure> {
         for path in paths.iter().filter(|path| *path != Path::new("-")) {
             let found = std::fs::metadata(path).map_err(|error| unread(path, &error))?;
@@ -129,7 +129,7 @@ impl Input {
         take: &mut impl FnMut(Next<'_>) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let mut lines = bytes.split(|byte| *byte == b'\n');
-        // What follows the last line end is the begin of the next line.
+        // The bytes after the last line end begin the next line.
         let rest = lines.next_back().unwrap_or_default();
         for line in lines {
             if self.partial.is_empty() && !self.too_long && line.len() <= MAX_LINE {
@@ -150,7 +150,7 @@ impl Input {
         }
     }
 
-    /// Hands out the line that was put together, or the last of a file, which may have no end.
+    /// Hands out the assembled line, or the last line of a file, which may lack its line end.
     fn last_line(
         &mut self,
         take: &mut impl FnMut(Next<'_>) -> Result<(), Failure>,
@@ -170,7 +170,7 @@ impl Input {
 
 fn read_all(paths: &[PathBuf], out: &Sender<Piece>) {
     for (at, path) in paths.iter().enumerate() {
-        // Nobody listens any more where a send fails: the command is at its end.
+        // A send fails only once the receiver is gone, at the end of the command.
         if out.send(Piece::Begin(at)).is_err() {
             return;
         }

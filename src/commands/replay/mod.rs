@@ -1,6 +1,6 @@
 //! `weir replay`: what these settings would have refused of the requests of a log (CONTROL-6). The
-//! checks and the bans are the service's own, in a table and a ledger of their own; no file of the
-//! service is written.
+//! code of the checks and bans is the service's own, with a table and a ledger of the replay; no
+//! file of the service is written.
 
 use std::collections::BTreeSet;
 use std::io::{BufWriter, Write};
@@ -33,9 +33,9 @@ use super::ask::{Asking, Place};
 use super::common::{EXIT_USAGE, Failure, finish, out, print_json};
 use super::{ended, trust};
 
-/// How a shell is told of an end by SIGINT.
+/// The exit status that shells expect after SIGINT.
 const EXIT_INTERRUPTED: u8 = 130;
-/// Lines of a log that are looked at for its format.
+/// How many lines of a log may decide its format.
 const LOOKS: u64 = 1000;
 
 #[derive(Args, Debug)]
@@ -63,7 +63,7 @@ pub struct Replay {
     asking: Asking,
 }
 
-/// Exit status 130 where it was interrupted.
+/// Runs `weir replay`: exit status 130 if it was interrupted.
 pub fn run(given: &Replay) -> ExitCode {
     finish(replay(given))
 }
@@ -114,7 +114,8 @@ fn replay(given: &Replay) -> Result<ExitCode, Failure> {
     }))
 }
 
-/// What the rules ask for and a log does not hold: it matches nothing (MATCH-1).
+/// The parts of a request that the rules ask for and the logs do not tell: rules about them match
+/// nothing (MATCH-1).
 fn unheld(trials: &[Trial], reading: &Reading) -> Vec<String> {
     let is_read = |format: &Format| {
         let mut files = reading.files.iter();
@@ -143,7 +144,7 @@ fn unheld(trials: &[Trial], reading: &Reading) -> Vec<String> {
     told
 }
 
-/// The settings on trial.
+/// Prepares the settings on trial.
 fn prepare(given: &Replay) -> Result<(&'static str, Engine), Failure> {
     let place = Place::of(&given.asking)?;
     let found = Base::find(&place)?;
@@ -180,9 +181,9 @@ struct Lines<'a> {
     given: &'a Replay,
     engine: &'a mut Engine,
     reading: &'a mut Reading,
-    /// Of the log that is read; none while no line of it told.
+    /// The format of the current log; none until a line has decided it.
     format: Option<Format>,
-    /// Of the line, in its log.
+    /// The number of the current line in its log.
     number: u64,
 }
 

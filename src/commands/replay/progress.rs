@@ -1,4 +1,4 @@
-//! How far a long command is: one line on the terminal, and nothing where there is none.
+//! The progress of a long command: one line on a terminal, nothing elsewhere.
 #![expect(
     clippy::disallowed_methods,
     reason = "what a person sees of the time that passes: no test turns it"
@@ -9,20 +9,20 @@ use std::time::{Duration, Instant};
 
 /// How often the line is written.
 const PAUSE: Duration = Duration::from_millis(200);
-/// Of the bar, in columns.
+/// The width of the bar, in columns.
 const WIDTH: u64 = 30;
 
-/// The line.
+/// A progress line.
 pub struct Progress {
     whole: Option<u64>,
     done: u64,
     began: Instant,
-    /// None where standard error is no terminal.
+    /// When the line was last written; none if standard error is not a terminal.
     written: Option<Instant>,
 }
 
 impl Progress {
-    /// Of a work of so many bytes, if that is known.
+    /// Progress of a work of `whole` bytes, if that is known.
     pub fn new(whole: Option<u64>) -> Self {
         let began = Instant::now();
         Self {
@@ -33,7 +33,7 @@ impl Progress {
         }
     }
 
-    /// So many bytes more are done.
+    /// Adds bytes that are done.
     pub fn add(&mut self, bytes: usize) {
         self.done += bytes as u64;
         let Some(written) = &mut self.written else {
@@ -46,7 +46,7 @@ impl Progress {
         }
     }
 
-    /// Takes the line away.
+    /// Clears the line.
     pub fn clear(&self) {
         if self.written.is_some() {
             let _ = write!(stderr(), "\r\x1b[K");

@@ -1,4 +1,4 @@
-//! What a replay found, in JSON and in words.
+//! The result of a replay, in JSON and in words.
 #![expect(
     clippy::indexing_slicing,
     reason = "a member that a JSON document does not have reads as null"
@@ -16,23 +16,23 @@ use super::tally::{Counted, Tally};
 use super::trial::Trial;
 use crate::commands::text::{Table, cell, count, percent, time};
 
-/// Lines that could not be read and are told one by one.
+/// The most unreadable lines that are reported one by one.
 pub const TOLD: usize = 5;
 
-/// What was read.
+/// What was read from the logs.
 #[derive(Debug, Default)]
 pub struct Reading {
     pub files: Vec<File>,
     pub interrupted: bool,
     pub lines: u64,
-    /// Lines of something else than a request.
+    /// Lines that are no requests.
     pub other: u64,
     /// Requests that the log only counts (LOG-6).
     pub left_out: u64,
     /// Further fields that lines of our own format hold (`WAF_LOG_REQUEST_HEADERS`).
     pub fields: BTreeSet<String>,
     pub unreadable: u64,
-    /// The first of them: file, number, why.
+    /// The first unreadable lines: file, line number, reason.
     pub told: Vec<(String, u64, &'static str)>,
 }
 
@@ -40,11 +40,11 @@ pub struct Reading {
 #[derive(Debug)]
 pub struct File {
     pub name: String,
-    /// None where no line of it can be read.
+    /// None if no line of the log can be read.
     pub format: Option<&'static str>,
 }
 
-/// As `schema/proxy/replay.schema.json` describes it.
+/// The document that `schema/proxy/replay.schema.json` describes.
 pub fn document(reading: &Reading, from: &str, engine: &Engine, most: usize) -> Value {
     let (first, last) = engine.times.unzip();
     let unreadable = reading.told.iter();
@@ -216,7 +216,7 @@ fn of_trials(document: &Value) -> String {
     text + &table.text()
 }
 
-/// How the trials are called: one of the settings as they are is NOW.
+/// The headings of the trials: the settings as they are have the heading NOW.
 fn columns(trials: &[&Value]) -> &'static [&'static str] {
     let is_as_now = |trial: &&Value| trial["set"].as_object().is_none_or(Map::is_empty);
     let both: &[&str] = match trials.first().is_some_and(is_as_now) {
@@ -226,7 +226,8 @@ fn columns(trials: &[&Value]) -> &'static [&'static str] {
     both.get(..trials.len()).unwrap_or(both)
 }
 
-/// Who or what would be refused most; nothing where nobody would be, or nothing is known of them.
+/// The table of those that would be refused most; empty if nobody would be, or if nothing is known
+/// about them.
 fn most(document: &Value, member: &str, heading: &'static str) -> String {
     let rows: Vec<&Value> = document[member].as_array().into_iter().flatten().collect();
     let is_refused = |row: &&&Value| {
@@ -234,7 +235,7 @@ fn most(document: &Value, member: &str, heading: &'static str) -> String {
         refused.any(|count| *count != 0)
     };
     let refused: Vec<&&Value> = rows.iter().filter(is_refused).collect();
-    // Where nothing is looked up, one row of everybody would say nothing.
+    // Without lookups everybody is in the one row "unknown": the table is left out.
     if refused.iter().all(|row| row["of"] == "unknown") {
         return String::new();
     }

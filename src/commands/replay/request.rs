@@ -1,4 +1,4 @@
-//! A request as a line of a log tells of it.
+//! A request as a log line describes it.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ const MAX_PATH: usize = 4096;
 /// One request.
 #[derive(Debug)]
 pub struct Request {
-    /// Of its line.
+    /// The number of its line.
     pub number: u64,
     /// When its head was read, milliseconds since 1970.
     pub at_ms: u64,
@@ -26,24 +26,24 @@ pub struct Request {
     pub method: Method,
     /// Without the query.
     pub path: String,
-    /// Its host, its query and its fields, as far as the log has them.
+    /// Its host, query and fields, as far as the log has them.
     pub sent: Remembered,
     pub content_length: Option<u64>,
-    /// The log says that the page of another site asked for it.
+    /// True if the log says that a page of another site made this request.
     pub other_site: bool,
     pub end: End,
-    /// What the application said of the client, where the log says so.
+    /// What the application reported about the client, if the log tells.
     pub application: Option<String>,
-    /// What the log says of its client.
+    /// The lookup of its client, if the log tells.
     pub lookup: Option<Arc<Lookup>>,
     /// Its id, where the log has one.
     pub id: Option<String>,
-    /// Whether the log says that it was refused, if it says so at all.
+    /// Whether it was refused; none if the log does not tell.
     pub was_refused: Option<bool>,
 }
 
 impl Request {
-    /// One that took no time and of which nothing else is known.
+    /// A request that took no time and has no further details.
     pub fn new(at_ms: u64, address: IpAddr, method: Method, target: &str) -> Self {
         Self {
             number: 0,
@@ -68,13 +68,14 @@ impl Request {
         }
     }
 
-    /// When the application answered, milliseconds since 1970: at the end where nothing is known.
+    /// When the application answered, milliseconds since 1970; the end of the request if the log
+    /// does not tell.
     pub fn answered_ms(&self) -> u64 {
         let took_ms = self.took_ms.min(self.first_byte_ms.unwrap_or(u64::MAX));
         self.at_ms.saturating_add(took_ms)
     }
 
-    /// As the checks are asked about it.
+    /// The request in the form that the checks take.
     pub fn past(&self) -> Past<'_> {
         let counted = Some(self.end.request_bytes).filter(|_| !self.end.websocket);
         Past {
@@ -88,13 +89,13 @@ impl Request {
         }
     }
 
-    /// The application's answer, unless the status is none.
+    /// Sets the application's answer; a status that is no HTTP status is ignored.
     pub fn answered(&mut self, status: u16) {
         self.end.status = StatusCode::from_u16(status).ok();
     }
 }
 
-/// What follows the `?` of a target.
+/// The part of a target after its `?`.
 fn query_of(target: &str) -> Option<String> {
     let target = target.split('#').next().unwrap_or_default();
     let (_, query) = target.split_once('?')?;

@@ -1,5 +1,5 @@
-//! Which settings are tried: those of the environment and the settings file, else those of the
-//! service that runs here, and what differs from them.
+//! The settings to try: those of the environment and the settings file, else those of the service
+//! that runs here, with the changes of each trial.
 #![expect(
     clippy::indexing_slicing,
     reason = "a member that a JSON document does not have reads as null"
@@ -12,7 +12,7 @@ use crate::commands::ask::{Asked, Place};
 use crate::commands::common::{EXIT_USAGE, Failure};
 use crate::sources::{Sources, environment};
 
-/// Required of a service, and of no consequence here.
+/// A setting that a service requires; its value does not matter here.
 const UPSTREAM: &str = "WAF_UPSTREAM";
 
 /// Names and values, the later above the earlier.
@@ -22,12 +22,13 @@ pub type Pairs = Vec<(String, String)>;
 pub struct Base {
     /// Where they come from, in words.
     pub from: &'static str,
-    /// What stands above the settings file.
+    /// Settings that win over the settings file.
     variables: Pairs,
 }
 
 impl Base {
-    /// A shell without `WAF_UPSTREAM` is no service's: the one that runs is asked.
+    /// Finds the settings. A shell without `WAF_UPSTREAM` does not have a service's settings, so
+    /// the running service is asked.
     pub fn find(place: &Place) -> Result<Self, Failure> {
         let refused = |refused| Failure::of_settings(&refused);
         let own: Pairs = environment()
@@ -66,7 +67,7 @@ impl Base {
         loaded.map_err(|refused| Failure::of_settings(&refused))
     }
 
-    /// `NAME=value` of a trial.
+    /// Parses the `NAME=value` arguments of a trial.
     pub fn changes(&self, set: &[String]) -> Result<Pairs, Failure> {
         let known = self.with(&Pairs::new())?.listing;
         let wrong = |sentence| Failure::new(EXIT_USAGE, sentence);

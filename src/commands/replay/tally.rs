@@ -1,21 +1,22 @@
-//! Counts by something that a log may hold any number of: those with the most are kept, so that the
-//! memory is bounded whatever is in the log.
+//! Counts by a key of which a log may have any number: those with the most are kept, so that memory
+//! is bounded.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// Keys that are kept at most; when they are full, the half with the fewest goes.
+/// The most keys that are kept. When they are full, those not above the median of refusals and
+/// requests are dropped.
 const MOST: usize = 20_000;
 
 /// Trials that are counted side by side.
 pub const TRIALS: usize = 2;
 
-/// What was counted of one key.
+/// The counts of one key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counted {
     pub requests: u64,
-    /// Refused in each trial.
+    /// Refusals in each trial.
     pub refused: [u64; TRIALS],
 }
 
@@ -23,7 +24,7 @@ pub struct Counted {
 #[derive(Debug)]
 pub struct Tally<K> {
     rows: HashMap<K, Counted>,
-    /// Whether keys were dropped: what is left is at least what is said.
+    /// True if keys were dropped: a count is then a lower bound.
     trimmed: bool,
 }
 

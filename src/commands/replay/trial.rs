@@ -22,14 +22,14 @@ use weir_shared::verdict::Action;
 use super::request::Request;
 use crate::commands::common::{EXIT_CONFIG, Failure};
 
-/// Offences that may wait; they are taken after each request.
+/// Offences that may wait; the ledger takes them after each request.
 const MAX_BREAKS: usize = 64;
-/// How often the ledger is looked at without an offence: bans that end may make room.
+/// How often the ledger takes a turn without an offence: bans that end make room for others.
 const TURN_MS: u64 = 1000;
 
-/// One set of settings, and what it made of the log so far.
+/// One set of settings, with its results so far.
 pub struct Trial {
-    /// What differs from the settings as they are; empty where nothing does.
+    /// The changes to the settings as they are; empty for those themselves.
     pub set: Vec<(String, String)>,
     /// By position in [`Action::ALL`].
     pub refused: [u64; Action::ALL.len()],
@@ -40,7 +40,8 @@ pub struct Trial {
     turned_ms: u64,
 }
 
-/// The moment of a log: nobody measures what passes between two lines but by them.
+/// The time of a log line, for both clocks: between two lines only the log tells how much time has
+/// passed.
 pub fn moment(at_ms: u64) -> Now {
     Now {
         wall_ms: at_ms,
@@ -49,11 +50,11 @@ pub fn moment(at_ms: u64) -> Now {
 }
 
 impl Trial {
-    /// With nobody seen and nobody banned.
+    /// A trial with an empty client table and no bans.
     pub fn new(settings: &Settings, set: Vec<(String, String)>) -> Result<Self, Failure> {
         let unfit = |error: &dyn std::fmt::Display| Failure::new(EXIT_CONFIG, error.to_string());
         let settings = &Settings {
-            // What would be refused: observe mode refuses nobody.
+            // Off, so that refusals are counted: observe mode refuses nobody.
             observe: false,
             ..settings.clone()
         };
@@ -70,7 +71,7 @@ impl Trial {
                 });
                 Some(lookups.map_err(|error| unfit(&error))?.asking())
             }
-            // A service is not asked about visitors of the past.
+            // No lookup service is asked about visitors of the past.
             LookupSource::Off | LookupSource::Geojs | LookupSource::Url => None,
         };
         let (exceeded_up, exceeded) = bounded(MAX_BREAKS);
@@ -144,7 +145,7 @@ impl Trial {
         }
     }
 
-    /// What is known of a client: what the log says first.
+    /// The lookup of a client: from the log, else from the database files.
     fn look_up(&self, client: Client, request: &Request, now: Now) -> LookupStarted {
         let known = |lookup| LookupStarted::Known {
             lookup,
@@ -160,7 +161,7 @@ impl Trial {
         }
     }
 
-    /// What is known of the client of a request.
+    /// The lookup of a request's client.
     pub fn lookup_of(&self, request: &Request) -> Option<Arc<Lookup>> {
         let told = request.lookup.clone();
         told.or_else(|| self.replay.lookup_of(request.address))

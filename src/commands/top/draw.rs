@@ -1,4 +1,4 @@
-//! The screen on a terminal of any size: what does not fit is cut.
+//! Draws the screen on a terminal of any size: content that does not fit is cut.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 const REVERSED: Style = Style::new().add_modifier(Modifier::REVERSED);
 const WARNING: Style = Style::new().fg(Color::Yellow);
 
-/// Of fewer lines than this the head has one.
+/// On a terminal of fewer lines, the head has one line only.
 const SMALL: u16 = 12;
 
 /// Blanks between two columns.
@@ -46,7 +46,7 @@ pub fn draw(frame: &mut Frame, screen: &Screen) {
     let lines = head_lines(screen);
     let head = match area.height < SMALL {
         true => 1,
-        // It has five lines before the service has answered, too.
+        // Before the service has answered the head has five lines already.
         false => u16::try_from(lines.len()).unwrap_or(5).max(5),
     };
     let parts = Layout::vertical([
@@ -71,8 +71,8 @@ pub fn draw(frame: &mut Frame, screen: &Screen) {
     }
 }
 
-/// Lines from the top of the area. The last cell of a line that is cut says so: half of a number is
-/// another number.
+/// Draws lines from the top of the area. A line that is cut ends with a mark, because half of a
+/// number reads as another number.
 fn draw_lines(frame: &mut Frame, area: Rect, lines: Vec<Line>) {
     let room = usize::from(area.width);
     let are_cut: Vec<bool> = lines.iter().map(|line| line.width() > room).collect();
@@ -164,7 +164,7 @@ fn fleet_line(fleet: &Fleet) -> Line<'static> {
     Line::styled(text, style)
 }
 
-/// How the application does, and what the last minutes were like: `app p99 50 ms, 5xx 0.0 %`.
+/// The application's latency and errors, and the last minutes: `app p99 50 ms, 5xx 0.0 %`.
 fn application_line(upstream: &Answers, history: &History, refused: &str) -> Line<'static> {
     let (answers, errors) = upstream.all_and_errors();
     let p99 = upstream.p99_seconds.map_or("–".to_owned(), |seconds| {
@@ -187,7 +187,7 @@ fn application_line(upstream: &Answers, history: &History, refused: &str) -> Lin
     Line::from(spans)
 }
 
-/// A bar a minute, as high as its share of the highest; what is not nothing is seen.
+/// One bar for each minute, relative to the highest. Any count above 0 has a visible bar.
 fn sparkline(counts: &[u64]) -> String {
     const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let most = counts.iter().copied().max().unwrap_or(0).max(1);
@@ -201,10 +201,10 @@ fn sparkline(counts: &[u64]) -> String {
     counts.iter().map(bar).collect()
 }
 
-/// Columns that go first where there is no room for all, so that BAN stays.
+/// The columns that are left out first on a narrow terminal, so that BAN stays visible.
 const DROPPED: [&str; 3] = ["SEEN", "AS", "CC"];
 
-/// The columns that fit, by their places.
+/// The positions of the columns that fit.
 fn fitting(headings: &[&str], widths: &[u16], room: u16) -> Vec<usize> {
     let mut kept: Vec<usize> = (0..headings.len()).collect();
     for name in DROPPED {
@@ -217,7 +217,7 @@ fn fitting(headings: &[&str], widths: &[u16], room: u16) -> Vec<usize> {
         if all <= usize::from(room + SPACING) {
             break;
         }
-        // The first column of a list is what it is about.
+        // The first column stays: it names the subject of the row.
         kept.retain(|at| *at == 0 || headings.get(*at) != Some(&name));
     }
     kept
@@ -262,7 +262,7 @@ fn draw_list(frame: &mut Frame, area: Rect, screen: &Screen) {
         .collect();
     let widths = kept.iter().filter_map(|at| widths.get(*at).copied());
     let mut left = area.width;
-    // Columns that begin outside are left out, and what is too much is cut from the last.
+    // Columns that begin beyond the edge are left out, and the last one is cut at the edge.
     let begins_inside = |width: &u16| {
         let inside = left > 0;
         left = left.saturating_sub(width + SPACING);
@@ -305,7 +305,7 @@ fn foot_line(screen: &Screen) -> Line<'static> {
     Line::from(spans)
 }
 
-/// A box in the middle, as large as its text where there is room.
+/// Draws a box in the middle, as large as its text if there is room.
 fn popup(frame: &mut Frame, title: &str, text: &str) {
     let area = frame.area();
     let widest = text

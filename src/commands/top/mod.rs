@@ -26,10 +26,10 @@ use super::ask::{Asking, Place};
 use super::common::{EXIT_USAGE, Failure, finish, print_json};
 use super::ended;
 
-/// How long a key is waited for before the reports of the source are looked at.
+/// How long to wait for a key before looking at the reports of the source.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// How long a signal waits for what is being written.
+/// How long after a signal the command may still write to the terminal.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 #[derive(Args, Debug)]
@@ -41,7 +41,7 @@ pub struct Top {
     asking: Asking,
 }
 
-/// With `--json` one look, and its end.
+/// Runs `weir top`. With `--json`, asks once and ends.
 pub fn run(given: &Top) -> ExitCode {
     finish(show(given))
 }
@@ -53,7 +53,7 @@ fn show(given: &Top) -> Result<ExitCode, Failure> {
         let sentence = "top needs a terminal; --json looks once and prints what it sees";
         return Err(Failure::new(EXIT_USAGE, sentence));
     }
-    // A service that does not answer is told before the screen is taken.
+    // Fails here if the service does not answer, before the screen is cleared.
     let first = asker.look(Wanted {
         bans: given.asking.json,
         ..Wanted::default()
@@ -76,7 +76,7 @@ fn show(given: &Top) -> Result<ExitCode, Failure> {
         SignalKind::hangup(),
         SignalKind::interrupt(),
     ];
-    // A terminal that takes nothing more holds up whoever writes to it.
+    // Ends the process where a stopped terminal blocks the write to it.
     let ends = ended::by_or(&signals, PATIENCE, || {
         let _ = disable_raw_mode();
         std::process::exit(0);
@@ -85,7 +85,7 @@ fn show(given: &Top) -> Result<ExitCode, Failure> {
     let source = Source::start(asker).map_err(system)?;
     let mut screen = Screen::default();
     screen.take(source::Report::Look(Box::new(first)));
-    // Restores the terminal in a panic too.
+    // `try_init` also restores the terminal after a panic.
     let terminal = ratatui::try_init().map_err(system)?;
     let interval = Duration::from_secs(given.interval.into());
     let shown = turn(terminal, &mut screen, &source, interval, &ends);
@@ -94,7 +94,7 @@ fn show(given: &Top) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Draws and obeys until the end.
+/// Draws the screen and handles keys until the end.
 fn turn(
     mut terminal: DefaultTerminal,
     screen: &mut Screen,
@@ -117,7 +117,7 @@ fn turn(
             Some(Command::Ban(_) | Command::BanNetblock(_) | Command::Lift(_) | Command::Allow(_))
         );
         if let Some(order) = order {
-            // The thread ends with this one.
+            // A send fails only if the thread has ended, and it ends with this one.
             let _ = source.orders.send(order);
         }
         if changes || Instant::now() >= next {

@@ -1,4 +1,5 @@
-//! What the screen shows, and what keys do to it. Pure: it draws nothing and asks nobody.
+//! The state of the screen, and how keys change it. Pure: this file draws nothing and asks no
+//! service.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use weir_shared::api::clients::Listed;
@@ -14,7 +15,7 @@ use crate::commands::bans::{cause, end};
 use crate::commands::paths::Row;
 use crate::commands::text::{maybe, plain, since_time, until_end};
 
-/// Which list is shown.
+/// The list that is shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Pane {
     #[default]
@@ -43,7 +44,7 @@ impl Pane {
         (Self::Crawlers, "9 Bots"),
     ];
 
-    /// What is to be added up for it.
+    /// The key by which the service must sum clients for this pane, if any.
     const fn by(self) -> Option<By> {
         match self {
             Self::Netblocks => Some(By::Netblock),
@@ -54,7 +55,7 @@ impl Pane {
         }
     }
 
-    /// Whether the service sorts it as it is asked to.
+    /// Whether the service sorts this list by the chosen order.
     pub const fn is_sorted(self) -> bool {
         match self {
             Self::Clients | Self::Netblocks | Self::Ases | Self::Countries => true,
@@ -62,13 +63,13 @@ impl Pane {
         }
     }
 
-    /// The one of a key.
+    /// The pane of a key.
     fn of_key(key: char) -> Option<Self> {
         let mut named = Self::ALL.iter().filter(|(_, name)| name.starts_with(key));
         named.next().map(|(pane, _)| *pane)
     }
 
-    /// The next, in a circle.
+    /// The next pane; the first follows the last.
     fn next(self) -> Self {
         let mut panes = Self::ALL.iter().map(|(pane, _)| *pane).cycle();
         let _ = panes.find(|pane| *pane == self);
@@ -76,34 +77,34 @@ impl Pane {
     }
 }
 
-/// What lies over the list.
+/// The box over the list.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Over {
     #[default]
     Nothing,
     Help,
-    /// An explanation, or what went wrong.
+    /// An explanation or an error.
     Text(String),
-    /// What is about to be done, and in words.
+    /// A command that needs confirmation, and a sentence about it.
     Confirm(Command, String),
-    /// The text that is searched for is being written.
+    /// The search text is being typed.
     Search,
 }
 
-/// Everything that is shown.
+/// The state of the screen.
 #[derive(Debug, Default)]
 pub struct Screen {
     pub look: Option<Box<Look>>,
-    /// Requests a second, in tenths, between the last two looks.
+    /// Requests a second between the last two looks, in tenths.
     pub rate_tenths: Option<u64>,
     pub pane: Pane,
     pub sort: Sort,
     pub search: String,
     pub chosen: usize,
     pub over: Over,
-    /// The last thing that was done, or failed.
+    /// The outcome of the last command.
     pub note: String,
-    /// The service did not answer the last time.
+    /// True if the service did not answer the last look.
     pub is_lost: bool,
     pub quits: bool,
 }
@@ -132,7 +133,7 @@ impl Screen {
         }
     }
 
-    /// The rows of the pane that hold the text that is searched for.
+    /// The rows of the pane that contain the search text.
     pub fn rows(&self) -> Vec<Vec<String>> {
         let Some(look) = &self.look else {
             return Vec::new();
@@ -171,7 +172,7 @@ impl Screen {
         rows
     }
 
-    /// Requests of the last minute whose path is not known.
+    /// Requests of the last minute that the stream left out, so that their paths are not known.
     pub fn left_out(&self) -> Option<u64> {
         match (self.pane, self.look.as_ref()?.groups.as_ref()?) {
             (Pane::Paths, Groups::Paths(report)) => {
@@ -181,7 +182,7 @@ impl Screen {
         }
     }
 
-    /// Why the paths are not known, where they are shown.
+    /// In the pane of paths: why the service does not stream them.
     pub fn paths_fault(&self) -> Option<&str> {
         match (self.pane, self.look.as_ref()?.groups.as_ref()?) {
             (Pane::Paths, Groups::Paths(report)) => report.fault.as_deref(),
@@ -189,7 +190,7 @@ impl Screen {
         }
     }
 
-    /// What the service is to be asked for.
+    /// What the source must ask the service for.
     pub const fn wanted(&self) -> Wanted {
         Wanted {
             sort: self.sort,
@@ -214,7 +215,7 @@ impl Screen {
         row.get(column).cloned()
     }
 
-    /// Takes in what the source says.
+    /// Applies a report of the source.
     pub fn take(&mut self, report: Report) {
         match report {
             Report::Look(look) => {
@@ -232,7 +233,7 @@ impl Screen {
         }
     }
 
-    /// Obeys a key; gives what the source is to be asked.
+    /// Handles a key; returns the command for the source, if any.
     pub fn key(&mut self, key: KeyEvent) -> Option<Command> {
         let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
         if is_control && key.code == KeyCode::Char('c') {
@@ -300,7 +301,7 @@ impl Screen {
         None
     }
 
-    /// What a pane adds up is asked for at once.
+    /// Shows a pane; its sums are asked for at once.
     fn show(&mut self, pane: Pane) -> Option<Command> {
         self.pane = pane;
         self.chosen = 0;
@@ -439,7 +440,7 @@ fn ban_row(ban: &Ban, now_ms: u64) -> Vec<String> {
     ]
 }
 
-/// A limit that clients share.
+/// The row of a limit that clients share.
 fn shared_row(of: &SharedLimit) -> Vec<String> {
     vec![
         plain(&of.rule),

@@ -1,4 +1,4 @@
-//! What is shown, asked for by a thread of its own: a service that does not answer holds up no key.
+//! Asks the service on a thread of its own, so that a service that does not answer blocks no key.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -19,7 +19,7 @@ const MOST: u32 = 500;
 /// How many minutes are drawn.
 const MINUTES: u32 = 20;
 
-/// By what clients are sorted, as the service names it.
+/// The order of clients.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Sort {
     #[default]
@@ -40,7 +40,7 @@ impl Sort {
         }
     }
 
-    /// The next, in a circle.
+    /// The next order; the first follows the last.
     pub const fn next(self) -> Self {
         match self {
             Self::Requests => Self::Bytes,
@@ -51,7 +51,7 @@ impl Sort {
     }
 }
 
-/// What clients are added up by, as the service names it; paths are added up here.
+/// The key by which the service sums clients; paths are summed in this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum By {
     Netblock,
@@ -72,7 +72,7 @@ impl By {
     }
 }
 
-/// What is to be looked at beside the status, the clients and the alerts, and by what it is sorted.
+/// What to ask for beside the status, the clients and the alerts, and in which order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Wanted {
     pub sort: Sort,
@@ -81,15 +81,15 @@ pub struct Wanted {
     pub bans: bool,
 }
 
-/// Clients added up.
+/// Sums for groups of clients, or for paths.
 #[derive(Clone, Debug)]
 pub enum Groups {
-    /// By what, and the service's answer.
+    /// The key, and the service's answer.
     Clients(By, api::groups::Groups),
     Paths(PathsReport),
 }
 
-/// Everything at one moment.
+/// The answers of one look.
 #[derive(Clone, Debug)]
 pub struct Look {
     pub status: api::status::Status,
@@ -97,7 +97,7 @@ pub struct Look {
     /// None where nobody asked for them.
     pub bans: api::bans::BanList,
     pub alerts: api::alerts::AlertList,
-    /// The last minutes; none of a service that has none.
+    /// The last minutes; empty if the service has none.
     pub history: api::history::History,
     /// The instances that act as one with this one.
     pub fleet: Option<api::fleet::Fleet>,
@@ -106,34 +106,34 @@ pub struct Look {
     pub now_ms: u64,
 }
 
-/// What the thread is asked.
+/// A command for the thread.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Command {
     Look(Wanted),
-    /// Why a client is, or would be, refused.
+    /// Explain why a client is, or would be, refused.
     Explain(String),
-    /// A ban of the netblock of a client.
+    /// Ban the netblock of a client.
     Ban(String),
-    /// A ban of exactly this netblock.
+    /// Ban exactly this netblock.
     BanNetblock(String),
-    /// An address or a netblock.
+    /// Lift the bans of an address or a netblock.
     Lift(String),
-    /// An address or a netblock into the allow list of rules.json.
+    /// Add an address or a netblock to the allow list of rules.json.
     Allow(String),
 }
 
-/// What it says.
+/// A report of the thread.
 #[derive(Debug)]
 pub enum Report {
     Look(Box<Look>),
     Explained(String),
     /// What was done, in words.
     Done(String),
-    /// What could not be done, or that nobody answers.
+    /// Why a command failed, or that the service does not answer.
     Failed(String),
 }
 
-/// The thread, seen from the screen.
+/// The screen's handle of the thread.
 pub struct Source {
     pub orders: Sender<Command>,
     pub reports: Receiver<Report>,
@@ -144,7 +144,7 @@ pub const BAN_FOR: &str = "1h";
 /// How long an entry of the allow list from the screen lasts.
 pub const ALLOW_FOR: &str = "24h";
 
-/// What the thread keeps.
+/// The state of the thread.
 pub struct Asker {
     place: Arc<Place>,
     paths: Arc<Paths>,
@@ -188,7 +188,7 @@ impl Asker {
         })
     }
 
-    /// Clients added up.
+    /// Asks for the sums of groups of clients.
     pub fn groups(&self, by: By, sort: &str) -> Result<api::groups::Groups, Failure> {
         let by = by.name();
         typed(self.get(&format!("/v1/groups?by={by}&sort={sort}&limit={MOST}"))?)
@@ -247,7 +247,8 @@ fn ban(place: &Place, member: &str, subject: &str) -> Result<Report, Failure> {
     Ok(Report::Done(format!("{netblock} is banned for {BAN_FOR}")))
 }
 
-/// An IPv6 client is a /64: its first address stands for it.
+/// The address to ask about for a client: an IPv6 client is a /64, and its first address stands for
+/// it.
 pub fn address_of(client: &str) -> &str {
     client.trim_end_matches("/64")
 }

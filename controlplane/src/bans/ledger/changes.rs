@@ -1,7 +1,7 @@
-//! What changed in the ledger, for everybody who follows it: files, listeners, alerts.
+//! Changes of the ledger, for files, followers and alerts.
 //!
-//! Changes are kept by key. A ban that changes twice before they are taken is one change, of which
-//! the ban is the last.
+//! Changes are kept by key. A ban that changes twice before the changes are taken is one change,
+//! with the latest ban.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,20 +10,20 @@ use weir_shared::ban::Ban;
 
 use crate::bans::document::BanKey;
 
-/// What became of a ban.
+/// How a ban changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Happened {
     /// It was made, or an edit or an import added it.
     Made,
-    /// Its circumstances were added.
+    /// Its notes were added.
     Noted,
     /// An edit or an import changed it.
     Edited,
     /// It was lifted.
     Lifted,
-    /// It is held no more: taken out by an edit.
+    /// An edit removed it.
     Forgotten,
-    /// It is held no more: dropped for the bound (BAN-5).
+    /// It was dropped for `max_bans` (BAN-5).
     Dropped,
 }
 
@@ -32,24 +32,24 @@ pub enum Happened {
 pub struct LedgerChange {
     pub(crate) key: BanKey,
     pub(crate) happened: Happened,
-    /// As it is now; none where it is held no more.
+    /// The ban as it is now; none if it is no longer held.
     pub(crate) ban: Option<Arc<Ban>>,
 }
 
-/// The keys of bans that changed. At most those that are held, and those that were forgotten in the
-/// same turn.
+/// The keys of changed bans: at most those of held bans, and of bans removed in the same turn.
 #[derive(Clone, Default)]
 pub(super) struct Changed(BTreeMap<BanKey, Happened>);
 
 impl Changed {
-    /// Each change, by key.
+    /// Takes the changes, by key.
     pub(super) fn take(&mut self) -> impl Iterator<Item = (BanKey, Happened)> {
         std::mem::take(&mut self.0).into_iter()
     }
 
     pub(super) fn note(&mut self, key: BanKey, happened: Happened) {
         let held = self.0.entry(key).or_insert(happened);
-        // Who follows has not heard of a ban that was just made: notes and edits are part of that.
+        // Followers do not know a ban that was made since the last take: notes and edits of it are
+        // part of `Made`.
         *held = match (*held, happened) {
             (Happened::Made, Happened::Noted | Happened::Edited) => Happened::Made,
             (_, latest) => latest,

@@ -1,4 +1,4 @@
-//! What a fleet has the ledger do (FLEET-11): it comes as keys and what they are to hold.
+//! Changes of the ledger that come from the fleet (FLEET-11): a key, and the ban to hold under it.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use super::changes::Happened;
 use crate::bans::document::BanKey;
 
 impl Ledger {
-    /// Holds this ban under this key, or none. False where there is no place for it: every ban that
-    /// is held is one that may not be dropped (BAN-5).
+    /// Holds this ban under this key, or removes the key. False if there is no room, because no
+    /// held ban may be dropped (BAN-5).
     pub(crate) fn take_in(&mut self, key: BanKey, ban: Option<Arc<Ban>>, now_ms: u64) -> bool {
         let Some(ban) = ban else {
             self.remove(key, Happened::Forgotten);

@@ -1,4 +1,4 @@
-//! Many bans that the ledger takes in together, all or none (CONTROL-9).
+//! Imports many bans into the ledger, all or none (CONTROL-9).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,17 +13,17 @@ use places::{give_starts, know_again};
 
 mod places;
 
-/// Bans that are taken in together, checked.
+/// The checked bans of one import.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Batch {
-    /// As bans.json has them.
+    /// Entries of a bans.json.
     Bans(Vec<Arc<Ban>>),
-    /// Of a list of netblocks.
+    /// Bans from a list of netblocks.
     Orders(Vec<AdminBan>),
 }
 
 impl Batch {
-    /// How many.
+    /// The number of bans.
     pub(crate) const fn len(&self) -> usize {
         match self {
             Self::Bans(bans) => bans.len(),
@@ -32,25 +32,24 @@ impl Batch {
     }
 }
 
-/// What became of them.
+/// The result of an import.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub(crate) struct Imported {
-    /// Bans that were taken in.
+    /// Bans that were imported.
     pub(crate) imported: usize,
-    /// Those of them that were not held before.
+    /// Imported bans that were not held before.
     pub(crate) new: usize,
-    /// Bans that were dropped for them.
+    /// Bans that were dropped to make room.
     pub(crate) dropped: u64,
 }
 
 impl Ledger {
-    /// Takes many bans in, as one change. One of a document replaces the one that is held of the
-    /// same netblock and start, whatever became of that; one of a list is made as an
-    /// administrator's (BAN-3), or makes the one that stands longer. Others are dropped for them as
-    /// BAN-5 has it.
+    /// Imports many bans as one change. An entry of a bans.json replaces the held ban of the same
+    /// netblock and start, even a lifted one. A netblock of a list becomes an administrator's ban
+    /// (BAN-3), or extends the active one. Other bans are dropped for them by BAN-5.
     ///
     /// # Errors
-    /// [`Full`]: they do not fit beside what may not be dropped, and the ledger is as it was.
+    /// [`Full`]: the bans do not fit beside the undroppable ones. The ledger is unchanged then.
     pub(crate) fn import(&mut self, batch: Batch, now_ms: u64) -> Result<Imported, Full> {
         let (imported, held) = (batch.len(), self.bans.len());
         let most = self.settings.max_bans;
@@ -86,7 +85,7 @@ impl Ledger {
         let mut bans = match batch {
             Batch::Bans(bans) => bans,
             Batch::Orders(orders) => {
-                // Each netblock is looked for once, however often the list has it.
+                // Each netblock is looked up once, however often the list contains it.
                 let mut taken = BTreeSet::new();
                 for order in orders {
                     if taken.insert(order.netblock) {
@@ -102,7 +101,7 @@ impl Ledger {
             let key = BanKey::of(&ban);
             let mut happened = Happened::Edited;
             if !self.bans.contains_key(&key) {
-                // Whoever made it once, here an administrator did.
+                // Counted as an administrator's ban, whoever made it originally.
                 self.count_made(Cause::Admin);
                 happened = Happened::Made;
             }
@@ -110,8 +109,8 @@ impl Ledger {
         }
     }
 
-    /// A line of a list. A ban by hand of exactly its netblock that stands is made longer instead:
-    /// a list that is taken in every night makes no second one.
+    /// Takes a netblock of a list. If an active ban by hand of exactly this netblock exists, it is
+    /// extended instead, so that a nightly import makes no second one.
     fn take_order(&mut self, order: AdminBan, now_ms: u64) {
         let (first, last) = BanOrigin::RANGE;
         let of_netblock =

@@ -1,4 +1,4 @@
-//! Which bans are held, for those who ask: nothing changes.
+//! Read-only questions to the ledger.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ impl Ledger {
         span.is_some_and(|span| span.end_ms > broken_at(exceeded, now_ms))
     }
 
-    /// Every ban, in no order that anybody may rely on: the thread that writes them sorts them.
+    /// Every ban, in no reliable order: the thread that writes them sorts them.
     pub(crate) fn all(&self) -> Vec<Arc<Ban>> {
         #[cfg(test)]
         self.gathered.set(self.gathered.get() + 1);
@@ -36,12 +36,12 @@ impl Ledger {
         self.made
     }
 
-    /// Bans dropped for the bound since the start.
+    /// Bans dropped for `max_bans` since the start.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// How many are held.
+    /// The number of held bans.
     pub(crate) fn len(&self) -> usize {
         self.bans.len()
     }
@@ -53,13 +53,13 @@ impl Ledger {
         oldest_first(covering.map(|ban| self.shown(ban)).collect())
     }
 
-    /// Every ban behind this one, by key: for those who look at them piece by piece.
+    /// Every ban after this key, by key, for work in pieces.
     pub(crate) fn after(&self, key: Option<BanKey>) -> impl Iterator<Item = (&BanKey, &Arc<Ban>)> {
         let from = key.map_or(Bound::Unbounded, Bound::Excluded);
         self.bans.range((from, Bound::Unbounded))
     }
 
-    /// One ban.
+    /// The ban of this key.
     pub(crate) fn ban(&self, key: BanKey) -> Option<&Arc<Ban>> {
         self.bans.get(&key)
     }

@@ -1,6 +1,6 @@
-//! What other instances ban of the proxies that are trusted here, and by themselves of the crawlers
-//! that were verified here: it is held, and not in force, unless somebody has forced it (FLEET-24,
-//! ALIVE-5, CRAWL-4).
+//! Bans of other instances that are held and not in force here: those that cover a trusted proxy,
+//! and automatic ones that cover a crawler verified here. A ban that was forced is in force
+//! (FLEET-24, ALIVE-5, CRAWL-4).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use weir_shared::netblock::Netblock;
 use super::Ledger;
 use crate::bans::too_wide::is_forced;
 
-/// What answers say of a ban that is not in force here.
+/// The member of answers that marks a ban which is not in force here.
 const SPARED: &str = "spared";
 
 impl Ledger {
-    /// These are trusted from now on.
+    /// Sets the trusted proxies.
     pub(crate) fn trust(&mut self, trusted: Vec<Netblock>) {
         if self.trusted != trusted {
             self.trusted = trusted;
@@ -25,7 +25,7 @@ impl Ledger {
         }
     }
 
-    /// These were verified as crawlers within the last day.
+    /// Sets the crawlers that were verified within the last day.
     pub(crate) fn spare_crawlers(&mut self, crawlers: BTreeSet<Client>) {
         let others = crawlers.symmetric_difference(&self.crawlers).copied();
         let others: BTreeSet<Client> = others.collect();
@@ -40,8 +40,8 @@ impl Ledger {
         }
     }
 
-    /// Whether the ban is another instance's, and covers who is trusted here, or was made by itself
-    /// and covers a verified crawler.
+    /// Whether the ban is another instance's, and covers a trusted proxy, or is automatic and
+    /// covers a verified crawler.
     pub(super) fn spares(&self, ban: &Ban) -> bool {
         let covers = |one: &Netblock| ban.netblock.covers(*one) || one.covers(ban.netblock);
         let has_crawler = || self.crawlers.range(ban.netblock.clients()).next().is_some();
@@ -61,7 +61,7 @@ impl Ledger {
     }
 }
 
-/// Whether another instance has made the ban by itself.
+/// Whether this is an automatic ban of another instance.
 fn is_made_elsewhere(ban: &Ban) -> bool {
     let origin = ban.origin();
     origin.instance.is_some() && origin.is_automatic()

@@ -1,16 +1,16 @@
-//! What a core does for lists.
+//! Lists in the core.
 
 use super::{Core, Outcome};
 use crate::rules::{Entry as ListEntry, ListKey};
 
 impl Core {
-    /// What a list has for this key at this moment.
+    /// The entry of a list for this key, if it has not ended.
     pub fn listed(&self, key: ListKey, now_ms: u64) -> Option<&ListEntry> {
         let record = self.replica.lists().record(key)?;
         (record.entry.as_ref()).filter(|entry| !entry.has_ended(now_ms))
     }
 
-    /// The keys of all that is known of lists.
+    /// The keys of all known list records.
     pub fn list_keys(&self) -> impl Iterator<Item = ListKey> + '_ {
         self.replica.lists().records().map(|record| record.key)
     }
@@ -20,7 +20,7 @@ impl Core {
         self.replica.lists().changes()
     }
 
-    /// Somebody changes a list here.
+    /// A change of a list at this instance.
     pub fn edit_list(&mut self, key: ListKey, entry: Option<ListEntry>, now_ms: u64) {
         match self.replica.edit_list(key, entry, now_ms) {
             Ok(item) => {
@@ -32,7 +32,7 @@ impl Core {
         }
     }
 
-    /// What lists.json held before there was a fleet.
+    /// Takes an entry that lists.json held before there was a fleet.
     pub fn found_list(&mut self, key: ListKey, entry: &ListEntry) {
         self.replica.found_list(key, entry);
     }

@@ -1,19 +1,20 @@
-//! Going on after a restart from where the instance was in the log (FLEET-23).
+//! Resumes after a restart from the instance's place in the log (FLEET-23).
 
 use super::{Core, Event, Item};
 use crate::fleet::place::Point;
 
-/// What has such a stamp, or a later one, is sent after a restart: notes of a ban come behind it,
-/// and have none of their own.
+/// Items with a stamp of this much before the last one are sent again after a restart, because
+/// notes come later than their ban and have no stamp of their own.
 const SENT_AGAIN_MS: u64 = 60_000;
 
-/// What is later than this is sent after a restart, where this was the last stamp at the point.
+/// Items with a later stamp than this are sent after a restart; the argument is the last stamp at
+/// the point.
 fn sent_behind((ms, _): (u64, u16)) -> (u64, u16) {
     (ms.saturating_sub(SENT_AGAIN_MS), 0)
 }
 
 impl Core {
-    /// The same, which goes on from this point. What it knows beyond that is sent.
+    /// Resumes from this point. Items that are newer than it are sent.
     #[must_use]
     pub fn from_point(mut self, point: Point) -> Self {
         let Ok(generation) = u128::from_str_radix(&point.generation, 16) else {
@@ -28,7 +29,7 @@ impl Core {
         self
     }
 
-    /// Where it is, if it could go on from there.
+    /// The current point, if a restart could resume from it.
     pub fn point(&self) -> Option<Point> {
         let read = self.read.clone()?;
         let is_whole = self.is_in_step() && self.own == self.acked;
@@ -40,14 +41,14 @@ impl Core {
         })
     }
 
-    /// How often something was read that was made long before. Whoever goes on from a point that
-    /// was found earlier does not send it, so that such a point is to be given up: the log that has
-    /// it may be that of a master that goes, and nobody else may have it (FLEET-15).
+    /// How often an item was read that was made long before. An instance that resumes from an
+    /// earlier point would not send it again. So such a point must be given up: the log with the
+    /// item may be that of a failing master, and no other instance may have it (FLEET-15).
     pub fn late(&self) -> u64 {
         self.late
     }
 
-    /// This was read; `before` is what was known of it until then.
+    /// Notes an item that was read; `before` is the event known until then.
     pub(super) fn note_late(&mut self, item: &Item, before: Option<&Event>) {
         let behind = sent_behind(self.replica.last_stamp());
         let is_late = |event: &Event| !event.stamps().any(|stamp| stamp.time() > behind);

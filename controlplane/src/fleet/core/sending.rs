@@ -1,17 +1,17 @@
-//! What is sent, and what follows from the answers: a few batches are under way at once, and what
-//! is in those that the engine did not take is sent again.
+//! Sends batches and handles their answers. A few batches are under way at once; items of batches
+//! that the engine did not take are sent again.
 
 use super::{Batch, Core, Item, MOST_UNDER_WAY, UnderWay};
 use crate::fleet::engine::Welcome;
 use crate::fleet::event::{self, Event};
 
-/// While so many bytes are under way nothing is handed out: full batches would be late for each
-/// other where the way is narrow.
+/// While so many bytes are under way nothing more is sent: on a slow network full batches would
+/// delay each other beyond the time-out.
 const MOST_BYTES_UNDER_WAY: usize = 64 * 1024;
 
 impl Core {
-    /// The next batch to be appended; none while [`MOST_UNDER_WAY`], or [`MOST_BYTES_UNDER_WAY`],
-    /// are under way. `is_kept` tells whether fleet.json holds a change.
+    /// The next batch to append; none while [`MOST_UNDER_WAY`] batches or [`MOST_BYTES_UNDER_WAY`]
+    /// are under way. `is_kept` says whether fleet.json holds a change.
     pub fn next_batch(&mut self, is_kept: impl Fn(u64) -> bool) -> Option<Batch> {
         let under_way = self.in_flight.len();
         let bytes: usize = self.in_flight.iter().map(|sent| sent.bytes).sum();
@@ -22,7 +22,7 @@ impl Core {
         let kept = self.unkept.extract_if(.., |_, change| is_kept(*change));
         let kept: Vec<Item> = kept.map(|(item, _)| item).collect();
         kept.into_iter().for_each(|item| self.send(item));
-        // What was dropped meanwhile is not sent, and what was edited waits for its file.
+        // Dropped items are not sent, and edited ones wait until fleet.json holds them.
         while let Some(item) = self.queue.front()
             && self.to_send(item).is_none()
         {
@@ -54,7 +54,7 @@ impl Core {
         Some(item)
     }
 
-    /// The engine has answered to the oldest append: the number of the last batch that it has.
+    /// Takes the answer to the oldest append: the number of the last batch that the engine has.
     pub fn appended(&mut self, seq: u64, last: u64) {
         let oldest = self.in_flight.pop_front_if(|sent| sent.seq == seq);
         let Some(UnderWay { mut items, .. }) = oldest else {
@@ -63,7 +63,7 @@ impl Core {
         if last == seq && !self.has_lost {
             return self.taken(seq, &items);
         }
-        // It has lost what it had acknowledged, and takes none of the numbers behind.
+        // The engine has lost acknowledged batches, and refuses the later numbers.
         (self.acked, self.acked_by) = (last, None);
         if !self.has_lost {
             for behind in &mut self.in_flight {
@@ -80,8 +80,8 @@ impl Core {
         self.counts.sent += items.len() as u64;
     }
 
-    /// The link was lost, and the engine tells which batch of this origin it has last. Those of the
-    /// lost connection up to that one were taken; the others are sent again.
+    /// After a lost connection: the engine tells the last batch of this origin. Batches of that
+    /// connection up to it were taken; the others are sent again.
     pub(super) fn settle_in_flight(&mut self, welcome: &Welcome) {
         let last = welcome.last;
         let in_flight = std::mem::take(&mut self.in_flight);

@@ -1,5 +1,5 @@
-//! An instance that was away for so long that the fleet has forgotten what was taken out meanwhile:
-//! what only it holds is put aside (FLEET-17).
+//! An instance that was away for so long that the fleet has forgotten removals meanwhile: items
+//! that only it holds are put aside (FLEET-17).
 
 use super::{Core, Stale};
 use crate::fleet::event::Event;
@@ -11,33 +11,32 @@ impl Core {
         self.contact_ms
     }
 
-    /// The engine has done its work at this moment. While something is to be put aside it is as if
-    /// it had not.
+    /// Notes that the engine worked at this time. Ignored while items must be put aside.
     pub fn note_contact(&mut self, at_ms: u64) {
         if self.stale.is_none() && self.aside.is_empty() {
             self.contact_ms = self.contact_ms.max(Some(at_ms));
         }
     }
 
-    /// Whether something is to be put aside.
+    /// Whether items must be put aside.
     pub fn has_aside(&self) -> bool {
         !self.aside.is_empty()
     }
 
-    /// What that is.
+    /// The items to put aside.
     pub fn aside(&self) -> Vec<Event> {
         let aside = self.aside.iter();
         aside.filter_map(|item| self.replica.event(item)).collect()
     }
 
-    /// It is in a file, and goes. Tells what the ledger is to do.
+    /// Removes these items, once they are in a file. Returns the effects for the ledger.
     pub fn put_aside(&mut self) -> Vec<Effect> {
         let aside = std::mem::take(&mut self.aside);
         let effects = aside.iter().map(|item| self.replica.drop_item(item));
         effects.flatten().collect()
     }
 
-    /// Whether only this instance holds it, and has not changed it since the last contact.
+    /// Whether only this instance holds the item, and has not changed it since the last contact.
     pub(super) fn is_aside(&self, item: &Item, stale: &Stale) -> bool {
         let event = self.replica.event(item);
         let is_old = |event: &Event| event.stamps().all(|stamp| stamp.ms() <= stale.contact_ms);

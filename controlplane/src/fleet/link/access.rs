@@ -1,4 +1,4 @@
-//! What a link is opened with: where the engine is, who asks, and whom to trust.
+//! The parameters of a link: the engine's address, credentials, and certificates.
 
 use std::path::PathBuf;
 
@@ -10,22 +10,22 @@ use weir_shared::settings::{EnginePlace, is_loopback};
 use crate::fleet::engine::Fault;
 use crate::outgoing::trusting;
 
-/// What the link is opened with.
+/// The parameters of a link.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Access {
-    /// Where.
+    /// The engine's address.
     pub place: EnginePlace,
     /// The name of the fleet.
     pub fleet: String,
-    /// The engine's user, and its password.
+    /// The engine's user.
     pub user: Option<String>,
-    /// The same.
+    /// The password of that user.
     pub password: Option<String>,
-    /// Certificates (PEM) that sign that of the engine; none are those of the system.
+    /// Root certificates (PEM) for the engine's certificate; without them those of the system.
     pub roots: Option<Vec<u8>>,
-    /// The certificate that is shown to the engine, and its key (PEM).
+    /// The client certificate for the engine, and its key (PEM).
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
-    /// What is said to it may be read on the way.
+    /// Allows an unencrypted connection over a network.
     pub insecure: bool,
 }
 
@@ -38,7 +38,7 @@ pub(super) enum Place {
 }
 
 impl Access {
-    /// An engine of a test.
+    /// For tests: an engine on this port.
     #[cfg(test)]
     pub(super) fn to(port: u16) -> Self {
         Self {
@@ -68,8 +68,8 @@ impl Access {
         }
     }
 
-    /// Where somebody says that an engine is. Whoever says so does not decide that passwords go
-    /// over a network in clear.
+    /// An address that a Sentinel or a cluster node names. It must not make passwords go over a
+    /// network unencrypted.
     pub(super) fn told(&self, host: String, port: u16, tls: bool) -> Result<Place, Fault> {
         if !tls && !self.insecure && !is_loopback(&host) {
             return Err(Fault(format!(
@@ -79,7 +79,7 @@ impl Access {
         Ok(Place::Tcp(host, port, tls))
     }
 
-    /// Whom a connection over TLS trusts, and what it shows.
+    /// The TLS configuration: trusted roots and the client certificate.
     pub(super) fn tls(&self) -> Result<ClientConfig, Fault> {
         let wrong = |error: &dyn std::error::Error| Fault(error.to_string());
         let mut roots = RootCertStore::empty();
@@ -89,7 +89,7 @@ impl Access {
                     roots.add(certificate).map_err(|error| wrong(&error))?;
                 }
             }
-            // One of many that cannot be read is the system's concern.
+            // An unreadable certificate among the system's many is ignored.
             None => drop(
                 roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs),
             ),

@@ -1,4 +1,4 @@
-//! Who tells an alert, over the link.
+//! Claims of alerts, over the link.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use super::{Link, fault, is_of_another_type};
 use crate::fleet::engine::Fault;
 
 impl Link {
-    /// Puts a text under a name for so long, unless there is one. Answers the one that is there
-    /// already; what is no text there is as an empty one.
+    /// Stores a text under a name for `length`, unless there is one. Returns the text that is there
+    /// already; a value that is no text counts as an empty one.
     ///
     /// # Errors
     /// [`Fault`]
@@ -43,7 +43,7 @@ impl Link {
 }
 
 impl Link {
-    /// Puts a text under a name for so long, whatever is there.
+    /// Stores a text under a name for `length`, whatever is there.
     ///
     /// # Errors
     /// [`Fault`]
@@ -56,5 +56,5 @@ impl Link {
     }
 }
 
-/// A year: the engine refuses an end that it cannot count.
+/// The longest time, a year: the engine refuses expiries that overflow.
 const MOST_MS: u64 = 365 * 86_400_000;

@@ -1,6 +1,6 @@
-//! Where the engine is in a cluster: the node that has the keys of the fleet, all of which lie in
-//! one slot. A node is asked for it anew for each connection, so that after a failover, or when the
-//! slot has gone to another node, the next one goes there: until then every answer is a fault.
+//! Finds the node of a cluster that has the fleet's keys, all of which lie in one slot. A node is
+//! asked again for each connection, so that after a failover, or after the slot has moved, the next
+//! connection goes to the right node; until then every answer is a fault.
 
 use redis::Value;
 
@@ -25,7 +25,8 @@ impl Access {
         Err(why)
     }
 
-    /// A node may be behind: the one that it names has to answer for the slot.
+    /// Opens a connection to the node that this one names. A node may be out of date, so the named
+    /// node must confirm that it has the slot.
     fn open_owner(&self, place: &Place) -> Result<Wire, Fault> {
         let mut connection = Wire::open(self, place)?;
         let mut probe = redis::cmd("TYPE");
@@ -34,7 +35,7 @@ impl Access {
         Ok(connection)
     }
 
-    /// Which node has the slot, as this one knows.
+    /// The node that has the slot, according to this one.
     fn owner(&self, host: &str, port: u16, tls: bool) -> Result<Place, Fault> {
         let mut connection = Wire::open(self, &Place::Tcp(host.to_owned(), port, tls))?;
         let mut slot_of = redis::cmd("CLUSTER");
@@ -54,7 +55,7 @@ impl Access {
             let [name, port, ..] = master.as_slice() else {
                 return Err(strange());
             };
-            // A node that does not know its own name is called as it was.
+            // A node that does not know its own name has the host that was connected to.
             let name = match name {
                 Value::Nil => String::new(),
                 name => text(name)?,

@@ -1,8 +1,8 @@
-//! The link to a Valkey or Redis: this folder alone names the crate `redis` (FLEET-2).
+//! The link to a Valkey or Redis: only this folder uses the crate `redis` (FLEET-2).
 //!
-//! One connection, used by one thread, on which every question has a time-out. After a fault the
-//! connection is dropped: whoever asks opens another when its pause is over. What was sent may have
-//! been obeyed, and may be sent again.
+//! A link is one connection, used by one thread; every question has a time-out. After a fault the
+//! connection is dropped, and its thread opens another one after a pause. The engine may have
+//! obeyed what was sent, and it may be sent again.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -55,46 +55,46 @@ impl Access {
 pub struct Link {
     connection: Wire,
     fleet: String,
-    /// What was asked ahead and has no answer yet.
+    /// The pipelined questions without an answer yet.
     asked: VecDeque<Asked>,
-    /// What is left to be asked of the snapshot that is being put.
+    /// The remaining steps of the snapshot that is being stored.
     steps: VecDeque<Step>,
-    /// What this connection has said hello with; the engine takes batches of no earlier one.
+    /// The number of this connection's hello; the engine refuses batches of earlier connections.
     hello: Vec<u8>,
 }
 
-/// A question that is asked ahead.
+/// A pipelined question.
 enum Ahead {
     Append {
         seq: u64,
     },
     Beat,
-    /// Whether this instance is the one that puts a snapshot now.
+    /// Whether this instance is the one to store a snapshot now.
     Turn,
-    /// Which snapshot is there, before another takes its place.
+    /// Which snapshot is there, before it is replaced.
     Pointer {
         upto: Cursor,
     },
     Step,
 }
 
-/// One that has no answer yet.
+/// A pipelined question without an answer yet.
 struct Asked {
     question: Ahead,
     at: Instant,
     bytes: usize,
 }
 
-/// A part of putting a snapshot.
+/// A step of storing a snapshot.
 struct Step {
     question: Ahead,
     command: Cmd,
     bytes: usize,
-    /// It is asked once all before it were answered.
+    /// Sent only once all earlier questions were answered.
     waits: bool,
 }
 
-/// A script, and what it is called by.
+/// A script, and its SHA-1, by which it is called.
 struct Script {
     text: &'static str,
     keys: Vec<String>,
@@ -102,7 +102,7 @@ struct Script {
 }
 
 impl Link {
-    /// Opens a link. A read over it waits so long at most for something to come.
+    /// Opens a link. A read over it waits at most `wait` for entries.
     ///
     /// # Errors
     /// [`Fault`]
@@ -127,14 +127,15 @@ impl Link {
         command.query(&mut self.connection).map_err(fault)
     }
 
-    /// What comes next is the answer to what is asked next.
+    /// Fails unless every question is answered, so that the next answer is that of the next
+    /// question.
     fn is_free(&self) -> Result<(), Fault> {
         let early = || Fault("it was asked too early; please report this".to_owned());
         (!self.is_asked()).then_some(()).ok_or_else(early)
     }
 
-    /// Asks ahead. Whoever is told that the engine does not know the script begins anew: then it
-    /// does.
+    /// Sends a pipelined question. If the engine does not know the script, that is a fault: the
+    /// next connection loads it.
     fn ask_ahead(&mut self, question: Ahead, command: &Cmd) -> Result<(), Fault> {
         let (at, bytes) = self.connection.ask(command).map_err(fault)?;
         self.asked.push_back(Asked {
@@ -174,7 +175,8 @@ impl Script {
 
 impl Engine for Link {
     fn hello(&mut self, me: &Origin, cursor: Cursor, found: u128) -> Result<Welcome, Fault> {
-        // An engine that was restarted knows none of them: the first ban is not to wait for that.
+        // Loads the scripts, which a restarted engine has lost, so that the first ban need not wait
+        // for that.
         let mut scripts = redis::pipe();
         for text in [HELLO, BEAT, APPEND] {
             scripts.cmd("SCRIPT").arg("LOAD").arg(text).ignore();
@@ -207,7 +209,7 @@ impl Engine for Link {
             generation: u128::from_str_radix(&text(generation)?, 16).map_err(|_| strange())?,
             hello: found,
             last: number(last)?,
-            // What is no number was put there by somebody else.
+            // A value that is no number was written by another program.
             last_by: u128::from_str_radix(&text(by)?, 16).ok(),
             at_cursor: (array(at_cursor.clone())?.into_iter().next())
                 .map(logged)
@@ -236,7 +238,7 @@ impl Engine for Link {
             return Ok(None);
         };
         let came = match self.connection.answer(*at, wait) {
-            // What somebody else put there is replaced.
+            // A value of another program is replaced.
             Err(error)
                 if matches!(question, Ahead::Pointer { .. }) && is_of_another_type(&error) =>
             {
@@ -341,9 +343,9 @@ impl Engine for Link {
         self.ask_ahead(Ahead::Beat, &script.command())
     }
 
-    /// It says nothing any more. Its numbers stay until it was silent for as long as one that has
-    /// crashed: without them a batch that a given-up connection has left on its way would be its
-    /// first one again (FLEET-6, FLEET-15).
+    /// Removes the beat. The numbers of its batches stay as long as after a crash: without them a
+    /// batch that a dropped connection has left on its way would count as the first one again
+    /// (FLEET-6, FLEET-15).
     fn leave(&mut self, me: &Origin) -> Result<(), Fault> {
         let beats = self.key("m");
         self.ask(redis::cmd("HDEL").arg(beats).arg(me.as_str()))
@@ -351,7 +353,7 @@ impl Engine for Link {
     }
 }
 
-/// Who is there, as the script tells it.
+/// Parses the script's answer about the instances.
 fn alive(answer: Value) -> Result<Alive, Fault> {
     let mut answer = array(answer)?.into_iter();
     let time_ms = number(&answer.next().ok_or_else(strange)?)?;
@@ -359,7 +361,7 @@ fn alive(answer: Value) -> Result<Alive, Fault> {
     while let (Some(origin), Some(at), Some(Value::BulkString(sealed))) =
         (answer.next(), answer.next(), answer.next())
     {
-        // Somebody else's, or of a version that writes names otherwise.
+        // Written by another program, or by a version with another form of names.
         let (Ok(origin), Ok(at_ms)) = (text(&origin)?.parse::<Origin>(), number(&at)) else {
             continue;
         };
@@ -372,7 +374,8 @@ fn alive(answer: Value) -> Result<Alive, Fault> {
     Ok(Alive { time_ms, members })
 }
 
-/// The name of a key. What is in braces decides which node of a cluster has it: one has them all.
+/// The name of a key. The part in braces decides which node of a cluster has it, so one node has
+/// all keys.
 fn key(fleet: &str, name: &str) -> String {
     format!("weir:{{{fleet}}}:{name}")
 }
@@ -402,7 +405,7 @@ fn text(value: &Value) -> Result<String, Fault> {
     }
 }
 
-/// A number that an engine counts to: a larger one could not be reckoned with.
+/// A number from the engine. Larger ones than it counts to are refused: they could overflow.
 fn number(value: &Value) -> Result<u64, Fault> {
     let number: i64 = match value {
         Value::Int(number) => *number,
@@ -419,7 +422,7 @@ fn logged(entry: Value) -> Result<Logged, Fault> {
         Value::Array(fields) => fields,
         _ => Vec::new(),
     };
-    // What somebody else wrote there has a place, and opens with no key.
+    // An entry of another program gets a place, and fails to open with any key.
     let mut logged = Logged {
         at,
         origin: nobody()?,
@@ -446,7 +449,7 @@ fn nobody() -> Result<Origin, Fault> {
     Origin::new("-", 0).ok_or_else(strange)
 }
 
-/// What a script is called by.
+/// The SHA-1 of a script.
 fn sha1(text: &str) -> String {
     let digest = ring::digest::digest(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY, text.as_bytes());
     data_encoding::HEXLOWER.encode(digest.as_ref())

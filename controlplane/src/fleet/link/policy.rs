@@ -1,10 +1,10 @@
-//! What the engine does where its memory is full, over the link.
+//! Asks for the engine's eviction policy, over the link.
 
 use super::{Link, fault, text};
 use crate::fleet::engine::Fault;
 
 impl Link {
-    /// `maxmemory_policy`; nothing where the engine does not say it, or not to this user.
+    /// `maxmemory_policy`; empty if the engine does not tell it to this user.
     ///
     /// # Errors
     /// [`Fault`]
@@ -22,5 +22,5 @@ impl Link {
     }
 }
 
-/// Of the name of a policy.
+/// The longest name of a policy.
 const LONGEST: usize = 64;

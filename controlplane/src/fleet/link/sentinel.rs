@@ -1,5 +1,5 @@
-//! Where the engine is, as Sentinels say: the one that they have made the master. They are asked
-//! anew for each connection, so that after a failover the next one goes to the new master.
+//! Finds the engine by Sentinels: the master that they name. They are asked again for each
+//! connection, so that after a failover the next one goes to the new master.
 
 use redis::Value;
 
@@ -9,8 +9,8 @@ use super::{array, strange, text};
 use crate::fleet::engine::Fault;
 
 impl Access {
-    /// Asks one Sentinel after the other, and opens a connection to the first master that one of
-    /// them names and that says so itself.
+    /// Asks one Sentinel after the other, and opens a connection to the first named master that
+    /// confirms its role.
     pub(super) fn by_sentinels(
         &self,
         places: &[(String, u16)],

@@ -1,7 +1,7 @@
 //! The snapshot, over the link: in parts, so that no ban waits for all of it (FLEET-11).
 //!
-//! A chunk is as large as a batch. One round trip for each of some hundred chunks takes seconds
-//! where the engine is far; all of them at once are late for their second where the way is narrow.
+//! A chunk is as large as a batch. With a distant engine, one round trip for each of some hundred
+//! chunks takes seconds; on a slow network, all of them at once exceed the time-out of a second.
 
 use redis::{Cmd, Value};
 
@@ -10,22 +10,23 @@ use crate::fleet::engine::{Cursor, Fault, SnapshotAt};
 
 /// The most chunks of a snapshot.
 const MAX_CHUNKS: usize = 16_384;
-/// Chunks that are read at once: their bytes are half of those of the first batches of the log.
+/// Chunks of one read: half as many bytes as the first read of the log.
 const READ_AT_ONCE: usize = 8;
-/// The next part is sent while so many bytes are under way with it, or nothing is: a ban waits
-/// behind one chunk at most.
+/// The next part is sent if at most so many bytes are then under way, or if nothing is: a ban waits
+/// for one chunk at most.
 const MOST_BYTES_UNDER_WAY: usize = 64 * 1024;
 /// Chunks that are deleted by one command.
 const DELETED_AT_ONCE: usize = 256;
-/// A snapshot is due to all instances at once: who is first writes it, and nobody else meanwhile.
+/// A snapshot is due at all instances at once: the first one writes it, and the others do not for
+/// this time.
 const TURN_SECONDS: u64 = 60;
-/// A snapshot that nobody renews goes after a week.
+/// A snapshot expires after a week without renewal.
 const SECONDS: u64 = 7 * 86_400;
-/// The log may grow to so many batches before it is cut whatever is in it.
+/// The most batches of the log: beyond them it is cut in any case.
 const MAX_LOG: u64 = 200_000;
 
 impl Link {
-    /// The snapshot that is there. What somebody else has put in its place is none.
+    /// The current snapshot. A value of another program counts as none.
     pub(super) fn pointer(&mut self) -> Result<Option<SnapshotAt>, Fault> {
         self.is_free()?;
         let command = redis::cmd("GET").arg(self.key("snap")).to_owned();
@@ -36,7 +37,7 @@ impl Link {
         }
     }
 
-    /// Some chunks of a snapshot; none where one of them is not there any more.
+    /// Some chunks of a snapshot; none if one of them is gone.
     pub(super) fn chunks(
         &mut self,
         at: SnapshotAt,
@@ -56,8 +57,8 @@ impl Link {
         chunks.into_iter().map(chunk).collect()
     }
 
-    /// Has a snapshot put by [`Link::go_on`]. While one is, another is not begun, and where another
-    /// instance has begun one, it is left to that.
+    /// Prepares a snapshot that [`Link::go_on`] then stores. Does nothing while one is being
+    /// stored; if another instance has begun one, it is left to that instance.
     pub(super) fn put(&mut self, upto: Cursor, chunks: Vec<Vec<u8>>) {
         if self.is_putting() {
             return;
@@ -76,14 +77,15 @@ impl Link {
                 false,
             );
         }
-        // It names what is there.
+        // The pointer to the snapshot.
         let pointer = format!("{upto} {count}");
         let pointer = set(&self.key("snap"), pointer.as_bytes());
         self.then(Ahead::Step, pointer, true);
     }
 
-    /// This pointer was there before the snapshot up to this place: what lies before the last
-    /// snapshot but one goes, and who reads that one now can end.
+    /// Cleans up once the snapshot up to `upto` has replaced the one of `pointer`: cuts the log
+    /// before the replaced snapshot, and deletes its chunks. The log after it stays, for instances
+    /// that have just read it.
     pub(super) fn clear_before(&mut self, pointer: &Value, upto: Cursor) {
         let Some(old) = read(pointer).filter(|old| old.upto != upto) else {
             return;
@@ -91,7 +93,7 @@ impl Link {
         let (log, old_upto) = (self.key("log"), old.upto.to_string());
         let mut note = redis::cmd("HSET");
         note.arg(self.key("meta")).arg("trimmed").arg(&old_upto);
-        // A log that was cut says so.
+        // Notes in the engine that the log was cut.
         self.then(Ahead::Step, note, true);
         let mut cut = redis::cmd("XTRIM");
         cut.arg(&log).arg("MINID").arg("~").arg(old_upto);
@@ -107,12 +109,12 @@ impl Link {
         }
     }
 
-    /// Whether a snapshot is being put.
+    /// Whether a snapshot is being stored.
     pub fn is_putting(&self) -> bool {
         !self.steps.is_empty() || self.has_steps_under_way()
     }
 
-    /// Asks the next parts of a snapshot ahead, as far as they have room.
+    /// Sends the next parts of a snapshot, as far as there is room.
     ///
     /// # Errors
     /// [`Fault`]
@@ -158,7 +160,7 @@ fn set(key: &str, text: &[u8]) -> Cmd {
     command
 }
 
-/// What a pointer says.
+/// Parses a pointer.
 fn read(pointer: &Value) -> Option<SnapshotAt> {
     let pointer = text(pointer).ok()?;
     let (upto, count) = pointer.split_once(' ')?;

@@ -1,6 +1,6 @@
-//! One connection to the engine, and what an answer over it may cost: a whole one comes in time,
-//! and has few bytes and values, whoever gives it (FLEET-2). The crate `redis` writes the questions
-//! and reads the answers; it has a time-out for each read alone, and no bound.
+//! One connection to the engine, with bounds on the time, bytes and values of a whole answer,
+//! whoever sends it (FLEET-2). The crate `redis` writes the questions and parses the answers; it
+//! has a time-out for single reads only, and no bound.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs as _};
@@ -20,7 +20,7 @@ use crate::fleet::engine::Fault;
 
 /// How long an answer may take.
 const TIMEOUT: Duration = Duration::from_secs(1);
-/// What was waited for is looked for so long at least.
+/// The least time for which the socket is read when an answer is waited for.
 const AT_LEAST: Duration = Duration::from_millis(2);
 /// The most bytes of an answer: 64 batches of the log are four megabytes, the beats of a thousand
 /// instances less.
@@ -29,7 +29,7 @@ const MAX_ANSWER: usize = 16 << 20;
 /// read; the beats of a thousand instances have 6,000. The bytes of a sealed text are random: of
 /// 16 MiB, 256 pairs look like a line end.
 const MAX_LINES: usize = 100_000;
-/// What is told of an engine's own words.
+/// The most bytes of an engine's own words that are quoted.
 const MAX_WORDS: usize = 200;
 
 /// A connection.
@@ -46,17 +46,17 @@ enum Stream {
     Tls(Box<StreamOwned<ClientConnection, Timed>>),
 }
 
-/// A socket that gives and takes until a moment.
+/// A socket whose reads and writes end at a deadline.
 struct Timed {
     socket: Socket,
     until: Instant,
 }
 
-/// What may still come of an answer.
+/// How much of an answer may still come.
 struct Left {
     bytes: usize,
     lines: usize,
-    /// The byte before those that come next.
+    /// The last byte read so far.
     last: u8,
 }
 
@@ -70,7 +70,7 @@ impl Default for Left {
     }
 }
 
-/// An answer that comes.
+/// An answer that is being read.
 struct Answer<'a> {
     stream: &'a mut Stream,
     left: &'a mut Left,
@@ -82,7 +82,7 @@ enum Socket {
 }
 
 impl Wire {
-    /// Opens one, and logs in.
+    /// Opens a connection, and logs in.
     pub(super) fn open(access: &Access, place: &Place) -> Result<Self, Fault> {
         let until = now() + TIMEOUT;
         let socket = match place {
@@ -120,27 +120,27 @@ impl Wire {
         Ok(wire)
     }
 
-    /// An answer may take so much longer.
+    /// Adds `wait` to the time that an answer may take.
     pub(super) fn wait_longer(&mut self, wait: Duration) {
         self.patience = TIMEOUT + wait;
     }
 
-    /// Asks, and waits for no answer. Returns the moment, and how many bytes that took.
+    /// Sends a question without waiting for the answer. Returns the time, and the number of bytes.
     pub(super) fn ask(&mut self, question: &Cmd) -> RedisResult<(Instant, usize)> {
         let (asked, question) = (now(), question.get_packed_command());
         self.begin(&question)?;
         Ok((asked, question.len()))
     }
 
-    /// The answer to what was asked in that moment, and how long it took; none where it does not
-    /// come while somebody waits so long for it. What has come of it by then is kept.
+    /// The answer to the question that was sent at `asked`, and how long it took; none if it does
+    /// not come within the wait. A partial answer is kept.
     pub(super) fn answer(
         &mut self,
         asked: Instant,
         wait: Duration,
     ) -> RedisResult<Option<(Value, Duration)>> {
         let (until, end) = (now() + wait, asked + self.patience);
-        // What has come is read, however late somebody is to ask for it.
+        // Bytes that have come are read, even if the deadline has passed.
         self.timed().until = until.min(end.max(now() + AT_LEAST));
         match self.next() {
             Ok(value) => {
@@ -168,7 +168,7 @@ impl Wire {
         written.map_err(RedisError::from)
     }
 
-    /// So many answers, one behind the other.
+    /// Reads this many answers.
     fn answers(&mut self, count: usize) -> RedisResult<Vec<Value>> {
         self.left = Left::default();
         (0..count).map(|_| self.next()).collect()
@@ -208,14 +208,15 @@ impl ConnectionLike for Wire {
         redis::cmd("PING").query::<Value>(self).is_ok()
     }
 
-    /// Whoever meets a fault drops the connection: behind half an answer nothing is understood.
+    /// Always open: after a fault the connection is dropped, because after half an answer nothing
+    /// can be parsed.
     fn is_open(&self) -> bool {
         true
     }
 }
 
 impl Timed {
-    /// How long the next step may take.
+    /// How long the next read or write may take.
     fn wait(&self) -> io::Result<Option<Duration>> {
         let wait = self.until.saturating_duration_since(now());
         match wait.is_zero() {
@@ -301,7 +302,7 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// The first address of a name that answers.
+/// Connects to the first address of a name that answers.
 fn reach(host: &str, port: u16, until: Instant) -> io::Result<TcpStream> {
     let mut why = io::Error::other("the name has no address");
     for address in (host, port).to_socket_addrs()? {
@@ -320,8 +321,8 @@ fn reach(host: &str, port: u16, until: Instant) -> io::Result<TcpStream> {
     Err(why)
 }
 
-/// A socket in the file system. The system waits for a place in its queue, which an engine that
-/// hangs does not empty: so the time-out is set before.
+/// Connects to a Unix socket. A connect waits for a place in the listener's queue, which a hanging
+/// engine does not empty: so the time-out is set before.
 fn reach_file(path: &Path, wait: Duration) -> io::Result<UnixStream> {
     let flags = SocketFlags::CLOEXEC;
     let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -330,8 +331,8 @@ fn reach_file(path: &Path, wait: Duration) -> io::Result<UnixStream> {
     Ok(socket.into())
 }
 
-/// What went wrong, in a sentence of its own. An engine's words are shortened, and none of its
-/// characters reaches a terminal as an order.
+/// The fault in a sentence. An engine's own words are shortened, and control characters are removed
+/// from them.
 pub(super) fn fault(error: RedisError) -> Fault {
     if error.is_timeout() {
         return Fault(format!("no answer within {} s", TIMEOUT.as_secs()));

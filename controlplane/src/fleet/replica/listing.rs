@@ -1,4 +1,4 @@
-//! What a replica knows of lists, and how it forgets what only it has.
+//! Lists in a replica, and dropping items that only it has.
 
 use super::{Effect, Item, Replica};
 use crate::fleet::entry::{Entry, EntryId};
@@ -8,12 +8,12 @@ use crate::fleet::stamp::Stamp;
 use crate::rules::{Entry as ListEntry, ListKey};
 
 impl Replica {
-    /// A ban as it is held.
+    /// The entry of a ban.
     pub(in crate::fleet) fn entry(&self, id: EntryId) -> Option<&Entry> {
         self.entries.get(&id)
     }
 
-    /// As if it had never been heard of. Tells what the ledger is to do.
+    /// Removes an item without a trace. Returns the effects for the ledger.
     pub(in crate::fleet) fn drop_item(&mut self, item: &Item) -> Vec<Effect> {
         self.kept_changes += 1;
         match item {
@@ -40,13 +40,13 @@ impl Replica {
         &self.lists
     }
 
-    /// Takes in what somebody says. Tells whether it is news.
+    /// Joins a record. Returns whether it is news.
     pub(super) fn join_list(&mut self, said: &ListRecord) -> Result<bool, Rejected> {
         let joined = self.lists.join(said.clone());
         joined.map_err(|TooMany| Rejected::Size)
     }
 
-    /// Somebody changes a list here; none takes the entry out.
+    /// A change of a list at this instance; none removes the entry.
     ///
     /// # Errors
     /// [`Rejected::Size`]
@@ -63,7 +63,7 @@ impl Replica {
         Ok(Item::List(key))
     }
 
-    /// What lists.json held before there was a fleet: whatever somebody changed is later.
+    /// Takes an entry that lists.json held before there was a fleet: any change counts as later.
     pub fn found_list(&mut self, key: ListKey, entry: &ListEntry) {
         let record = ListRecord::new(key, Some(entry.clone()), Stamp::of_time(0));
         self.kept_changes += u64::from(self.lists.join(record).unwrap_or(false));

@@ -1,4 +1,5 @@
-//! lists.json beside rules.json: whose a change is, what holds of it, and what does not (FLEET-18).
+//! lists.json beside rules.json: which file a change goes to, and which of its entries are in force
+//! (FLEET-18).
 
 use std::sync::Arc;
 
@@ -11,8 +12,8 @@ use crate::rules::listed::{self, FileChange, Held, SharedLists};
 use crate::state::fault::Fault;
 
 impl Compiler {
-    /// Whether this change is one of lists.json, and not of rules.json: there goes what is put in
-    /// where lists are shared, and what stands there is taken out of it.
+    /// Whether this change goes to lists.json rather than rules.json. Additions do if lists are
+    /// shared; removals do if the entry is in lists.json.
     pub(in crate::rules) fn is_of_lists(&self, change: &Change) -> bool {
         match change.entry {
             Some(_) => self.shares_lists,
@@ -33,7 +34,7 @@ impl Compiler {
         listed::change(&self.lists_path, held, changes, now_ms)
     }
 
-    /// Reads lists.json. In place of what does not fit, or is gone, stays what was good.
+    /// Reads lists.json. If it is invalid or gone, the last good content stays.
     pub(super) fn read_listed(&self, read: &mut Read) {
         let before = self.listed.entries.len();
         let (is_there, error) = match listed::read_at(&self.lists_path) {
@@ -65,8 +66,8 @@ impl Compiler {
         });
     }
 
-    /// The entries of lists.json of one list that are in force here; of those that nobody has
-    /// forced none denies a proxy that is trusted here (FLEET-24).
+    /// The entries of one list of lists.json that are in force here. An unforced entry that denies
+    /// a trusted proxy is not (FLEET-24).
     pub(super) fn in_force<'a>(
         &self,
         listed: &'a SharedLists,
@@ -92,7 +93,7 @@ impl Compiler {
 }
 
 impl Compiled {
-    /// lists.json, and the number of rules.json.
+    /// lists.json, and the digest of rules.json.
     pub(in crate::rules) fn listed(&self) -> (Arc<SharedLists>, u64) {
         (Arc::clone(&self.read.listed), self.read.digest)
     }

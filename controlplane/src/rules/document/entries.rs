@@ -1,4 +1,4 @@
-//! The entries of rules.json, as they are written.
+//! The entries of rules.json, in their JSON form.
 
 use std::time::Duration;
 
@@ -29,18 +29,18 @@ pub(in crate::rules) struct RulesFile {
     pub(in crate::rules) crawlers: Vec<Crawler>,
 }
 
-/// A netblock, or a file of them: the schema sees to it that it is one of the two.
+/// A netblock, or a file of netblocks. The schema ensures that it is one of the two.
 #[derive(Debug, Deserialize)]
 pub(in crate::rules) struct Member {
     pub(in crate::rules) netblock: Option<Netblock>,
     pub(in crate::rules) file: Option<String>,
     pub(in crate::rules) until: Option<Time>,
-    /// Every client is meant (ALIVE-5).
+    /// Confirms a list or netblock of all clients (ALIVE-5).
     #[serde(default)]
     pub(in crate::rules) force: bool,
 }
 
-/// Windows, each with the most that fit.
+/// Windows, each with its limit.
 #[derive(Debug, Default, Deserialize)]
 pub(in crate::rules) struct Quotas {
     pub(in crate::rules) per_second: Option<u64>,
@@ -49,7 +49,7 @@ pub(in crate::rules) struct Quotas {
     pub(in crate::rules) per_day: Option<u64>,
 }
 
-/// Which requests.
+/// The requests that an entry applies to.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(in crate::rules) struct Which {
@@ -61,17 +61,17 @@ pub(in crate::rules) struct Which {
 }
 
 impl Which {
-    /// Whether the path is the whole path.
+    /// Whether `path` must equal the whole path.
     pub(in crate::rules) fn is_exact(&self) -> bool {
         self.exact == Some(true)
     }
 
-    /// Whether capital and small letters of the path differ.
+    /// Whether the path is compared with case.
     pub(in crate::rules) fn minds_case(&self) -> bool {
         self.exact_case == Some(true)
     }
 
-    /// A member that is named: beside `match` it would have to be inside.
+    /// The first of these members that is present: beside `match`, it belongs inside.
     pub(super) fn named(&self) -> Option<&'static str> {
         [
             ("path", self.path.is_some()),
@@ -132,7 +132,7 @@ impl TryFrom<String> for SpareKnown {
     }
 }
 
-/// Who is counted together (SHARE-1): a word, or an object with the name of a field.
+/// The clients that are counted together (SHARE-1): a word, or an object with the name of a field.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(in crate::rules) enum Per {
@@ -162,7 +162,8 @@ impl TryFrom<String> for FieldName {
 }
 
 impl Limit {
-    /// What follows when it is broken: of what clients share, a ban only where it is asked for.
+    /// The consequence of exceeding it. For a limit that clients share, a ban only if `on_limit`
+    /// asks for it.
     pub(in crate::rules) fn follows(&self) -> OnLimit {
         let otherwise = match self.per {
             Per::Client => OnLimit::Ban,
@@ -190,7 +191,7 @@ pub(in crate::rules) struct Jail {
     pub(in crate::rules) matching: Option<Match>,
     #[serde(flatten)]
     pub(in crate::rules) which: Which,
-    /// Absent in a jail that counts what the application says it should (APP-2).
+    /// Absent in a jail that counts the application's reports (APP-2).
     #[serde(default)]
     pub(in crate::rules) statuses: Vec<u16>,
     #[serde(flatten)]
@@ -210,7 +211,7 @@ pub(in crate::rules) struct Denial {
     pub(in crate::rules) until: Option<Time>,
 }
 
-/// What a denial answers: the schema sees to it that a word is `drop`.
+/// The response of a denial. The schema ensures that a word is `drop`.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(untagged, expecting = "expected a status from 400 to 599, or \"drop\"")]
 pub(in crate::rules) enum Answer {
@@ -245,7 +246,7 @@ pub(in crate::rules) struct Crawler {
     pub(in crate::rules) until: Option<Time>,
 }
 
-/// How a crawler proves who it is: the name of a feed, or ends of names.
+/// How a crawler is verified: by the name of a feed, or by suffixes of DNS names.
 #[derive(Debug)]
 pub(in crate::rules) enum Verify {
     Feed(String),
@@ -258,7 +259,7 @@ struct ByNames {
 }
 
 impl<'de> Deserialize<'de> for Verify {
-    /// By hand: an enum without a tag says of no form why it does not fit.
+    /// Written by hand: serde's untagged enums do not tell why a form does not fit.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match Value::deserialize(deserializer)? {
             Value::String(feed) => Ok(Self::Feed(feed)),
@@ -270,14 +271,14 @@ impl<'de> Deserialize<'de> for Verify {
     }
 }
 
-/// The end of a name, with a dot before it.
+/// The suffix of a DNS name, with a dot before it.
 #[derive(Debug, Deserialize)]
 #[serde(try_from = "String")]
 pub(in crate::rules) struct Suffix(pub(in crate::rules) String);
 
-/// The longest name of DNS as text.
+/// The longest DNS name as text.
 const MAX_NAME: usize = 253;
-/// The longest label of one.
+/// The longest label of a DNS name.
 const MAX_LABEL: usize = 63;
 
 impl TryFrom<String> for Suffix {
@@ -290,7 +291,7 @@ impl TryFrom<String> for Suffix {
             (1..=MAX_LABEL).contains(&label.len()) && label.bytes().all(is_letter)
         };
         let is_name = name.len() <= MAX_NAME && name.split('.').all(is_label);
-        // Below a top level are the names of everybody.
+        // A top-level domain alone would contain everybody's names.
         if is_name && name.contains('.') {
             return Ok(Self(format!(".{name}")));
         }

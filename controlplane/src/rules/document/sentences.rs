@@ -1,5 +1,5 @@
-//! What the schema of rules.json allows where a value does not fit, in the words of the other
-//! faults. A validator names keywords; who wrote the file wants to know what to write.
+//! Sentences about what the schema of rules.json allows at a faulty value, in the style of the
+//! other faults. A validator names keywords; the author of the file needs to know what to write.
 
 use std::sync::LazyLock;
 
@@ -7,11 +7,11 @@ use serde_json::Value;
 use weir_schema::Violation;
 
 pub(super) const SCHEMA: &str = include_str!("../../../../schema/proxy/rules.schema.json");
-/// The schema of lists.json, whose faults are told in the same words.
+/// The schema of lists.json, whose faults use the same sentences.
 pub(in crate::rules) const LISTS_SCHEMA: &str =
     include_str!("../../../../schema/proxy/lists.schema.json");
 
-/// What serde says by itself of a value: the name of a type of ours, or of Rust.
+/// The beginnings of serde's own messages, which name Rust types.
 const RAW: [&str; 7] = [
     "missing field",
     "invalid type",
@@ -26,12 +26,12 @@ static RULES: LazyLock<Value> = LazyLock::new(|| serde_json::from_str(SCHEMA).un
 static LISTS: LazyLock<Value> =
     LazyLock::new(|| serde_json::from_str(LISTS_SCHEMA).unwrap_or_default());
 
-/// Whether a sentence of the reader is one of ours.
+/// Whether a message comes from this program's readers, not from serde.
 pub(super) fn is_ours(why: &str) -> bool {
     !RAW.iter().any(|raw| why.starts_with(raw))
 }
 
-/// A text that is no JSON.
+/// The sentence about a text that is no JSON.
 pub(super) fn syntax(why: String) -> String {
     match &*why {
         why if why.starts_with("EOF while parsing") => {
@@ -42,13 +42,13 @@ pub(super) fn syntax(why: String) -> String {
     }
 }
 
-/// The members that an object may have, of which one had another.
+/// The members that the object of an unknown member may have.
 pub(super) fn members(fault: &Violation) -> Vec<&'static str> {
     let place = Place::of(fault);
     place.as_ref().map(Place::members).unwrap_or_default()
 }
 
-/// What is allowed where a value does not fit; none where the schema has the better words.
+/// What is allowed at a faulty value; none if the schema's own message is better.
 pub(super) fn allowed(fault: &Violation) -> Option<String> {
     let place = Place::of(fault)?;
     if let Some(words) = place.words(&fault.keyword) {
@@ -82,9 +82,9 @@ pub(super) fn allowed(fault: &Violation) -> Option<String> {
 struct Place<'f> {
     /// Its pointer in the schema.
     pointer: &'f str,
-    /// What the keyword says.
+    /// The value of the keyword.
     value: &'static Value,
-    /// The schema that has it.
+    /// The schema that contains it.
     around: &'static Value,
 }
 
@@ -103,7 +103,7 @@ impl<'f> Place<'f> {
         })
     }
 
-    /// Words for what no keyword describes well.
+    /// Sentences for places that no keyword describes well.
     fn words(&self, keyword: &str) -> Option<&'static str> {
         if keyword.starts_with("max") {
             return None;
@@ -148,7 +148,8 @@ impl<'f> Place<'f> {
         names.map(String::as_str).collect()
     }
 
-    /// The one member that each of its alternatives requires; none where they are others.
+    /// The one member that each of its alternatives requires; none if the alternatives have another
+    /// form.
     fn required(&self) -> Option<Vec<&'static str>> {
         let alternatives = self.value.as_array()?.iter();
         let of = |one: &'static Value| one.get("required")?.get(0)?.as_str();

@@ -1,8 +1,9 @@
-//! Where the entries of a document that is imported go which have no start of their own: those that
-//! say none, and those whose start an entry before them has (CONTROL-9).
+//! Gives a start to imported entries that have none of their own: those without one, and those
+//! whose start an earlier entry has (CONTROL-9).
 //!
-//! An import before this one gave such an entry a start, too. The ban that it made then says what
-//! the entry says, but for its start: that is its place, so that a second import changes nothing.
+//! An earlier import of the same document gave such an entry a start, too. The held ban that equals
+//! the entry except for the start is the result of that import: the entry gets its start, so that a
+//! second import changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use weir_shared::units::Time;
 use crate::bans::document::BanKey;
 use crate::bans::starts::{Starts, Whose};
 
-/// What a ban says, without its start and without what is added to it later.
+/// The members of a ban without its start and without those that are added later.
 #[derive(PartialEq, Eq, Hash)]
 struct Likeness<'a> {
     whose: Whose,
@@ -39,9 +40,10 @@ impl<'a> Likeness<'a> {
     }
 }
 
-/// Instances of a fleet give one ban two names: an export leaves out the name of the instance whose
-/// it is. An entry that is not held under its own name is that ban of the same netblock, start and
-/// kind which is, where the document does not have it besides.
+/// Recognizes bans of other instances of a fleet. An export leaves out the origin of the exporting
+/// instance's own bans, so two instances know one ban under two keys. An entry whose own key is not
+/// held stands for the held ban of the same netblock, start and kind, unless the document has that
+/// one as well.
 pub(super) fn know_again(bans: &mut [Arc<Ban>], held: &BTreeMap<BanKey, Arc<Ban>>) {
     let said: HashSet<BanKey> = bans.iter().map(|ban| BanKey::of(ban)).collect();
     let (first, last) = BanOrigin::RANGE;
@@ -62,10 +64,10 @@ pub(super) fn know_again(bans: &mut [Arc<Ban>], held: &BTreeMap<BanKey, Arc<Ban>
     }
 }
 
-/// Gives every entry a start that no other has. The first entry of a start keeps it. Of the others
-/// those with a start get the first one from there on that is free, or at which a ban is held that
-/// is like them; those without one that of a ban that is like them, or the first free one from now
-/// on. `held` is what the ledger holds.
+/// Gives every entry a start that no other has. The first entry of a start keeps it. Each other
+/// entry with a start gets the next one that is free, or that of a held ban equal to it. An entry
+/// without a start gets that of an equal held ban, or the first free one from now on. `held` are
+/// the bans of the ledger.
 pub(super) fn give_starts(bans: &mut [Arc<Ban>], held: &BTreeMap<BanKey, Arc<Ban>>, now_ms: u64) {
     for (place, start) in starts(bans, held, now_ms) {
         if let Some(ban) = bans.get_mut(place) {
@@ -74,7 +76,7 @@ pub(super) fn give_starts(bans: &mut [Arc<Ban>], held: &BTreeMap<BanKey, Arc<Ban
     }
 }
 
-/// The entries without a start of their own, by their place, and what they get.
+/// The positions of the entries without a start of their own, with the starts they get.
 fn starts(bans: &[Arc<Ban>], held: &BTreeMap<BanKey, Arc<Ban>>, now_ms: u64) -> Vec<(usize, u64)> {
     let mut starts = Starts::with_capacity(bans.len());
     let (mut repeated, mut bare) = (Vec::new(), Vec::new());
@@ -115,8 +117,8 @@ fn starts(bans: &[Arc<Ban>], held: &BTreeMap<BanKey, Arc<Ban>>, now_ms: u64) -> 
     given
 }
 
-/// The starts of the bans that are held and may be like one of these entries, but for those that an
-/// entry has of its own.
+/// The starts of held bans that may equal one of these entries, except starts that an entry has of
+/// its own.
 fn alike<'a>(
     repeated: &[(usize, &Arc<Ban>, u64)],
     bare: &[(usize, &Arc<Ban>)],
