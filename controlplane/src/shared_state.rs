@@ -346,10 +346,8 @@ impl SharedState {
             self.writing = self.begin(table);
             self.await_write();
         }
-        match self.writing {
-            Some(_) => Err(UnderWay(FILE)),
-            None => Ok(()),
-        }
+        let is_at_rest = self.writing.is_none();
+        is_at_rest.then_some(()).ok_or(UnderWay(FILE))
     }
 
     /// Waits for the write under way. True if it has ended without an error, or there was none.
