@@ -235,7 +235,7 @@ impl Exchange {
         };
         let client = self.identity.client;
         let (limits, counts) = worker.table.update(client, self.decided, of_entry);
-        problem::add_fields(headers, &limits, &counts, now_ms);
+        problem::add_fields(headers, &limits, &counts, self.limit_hit, now_ms);
     }
 
     /// The size of a body that ends the request: none in observe mode, and none for a request that
