@@ -535,6 +535,12 @@ fn a_streamed_body_over_the_bound_is_413() {
         application.closed_connections() == application.connections()
     });
     assert!(application.requests().iter().all(|seen| !seen.whole));
+    let line = weir.line_of("/over");
+    assert_eq!(line["counts"]["day"], 1);
+    assert_eq!(
+        line["counts"]["day_bytes"], 0,
+        "LIMIT-5: nothing was passed on"
+    );
 }
 
 #[track_caller]
