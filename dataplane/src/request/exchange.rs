@@ -392,8 +392,9 @@ impl Exchange {
                 worker.table.changed(identity.client, entry);
                 charging.charge_bytes(entry, &limits, wall_ms, bytes, other_site)
             });
-            if let Some(counts) = counts {
+            if let Some(counts) = counts.as_mut().filter(|_| outcome.charged_bytes.is_some()) {
                 // The requests as the ladder saw them, the bytes with those of this request (LOG).
+                // Where it has none, a ban that followed it may have reset them already.
                 counts.bytes = entry.byte_counts(ended.wall_ms);
             }
             exceeded
