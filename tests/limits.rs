@@ -470,6 +470,25 @@ fn the_fields_can_be_always_or_never() {
     );
 }
 
+/// LIMIT-8: what the application says in these fields stays, however its answer goes on: as the
+/// text that it was, or as fields.
+#[test]
+fn the_applications_fields_stay() {
+    let application = Application::start(|exchange| {
+        exchange.read_body();
+        exchange.answer(200, &[("RateLimit", r#""app";r=5;t=9"#)], b"");
+        After::KeepAlive
+    });
+    let weir = Weir::start(&application, &[("WAF_RATE_LIMIT_HEADERS", "always")]);
+    for te in [None, Some(("TE", "trailers"))] {
+        let mut headers = vec![("X-Forwarded-For", "203.0.113.7")];
+        headers.extend(te);
+        let lines = weir.send(&get("/a", &headers)).expect(200).all("ratelimit");
+        assert_eq!(lines.len(), 2, "{te:?}: {lines:?}");
+        assert_eq!(lines[0], r#""app";r=5;t=9"#, "{te:?}");
+    }
+}
+
 /// CHECK, step 11: a body that is longer than allowed is refused before a byte of it is passed on.
 #[test]
 fn a_sized_body_over_the_bound_is_413() {
@@ -516,6 +535,12 @@ fn a_streamed_body_over_the_bound_is_413() {
         application.closed_connections() == application.connections()
     });
     assert!(application.requests().iter().all(|seen| !seen.whole));
+    let line = weir.line_of("/over");
+    assert_eq!(line["counts"]["day"], 1);
+    assert_eq!(
+        line["counts"]["day_bytes"], 0,
+        "LIMIT-5: nothing was passed on"
+    );
 }
 
 #[track_caller]

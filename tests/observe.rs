@@ -1,10 +1,12 @@
 //! Observe mode (CHECK-3): everything is decided, counted, logged and banned, and nobody is
 //! refused.
 
+use std::sync::{Mutex, mpsc};
+
 use serde_json::json;
 
-use crate::support::application::Application;
-use crate::support::raw_client::request;
+use crate::support::application::{After, Application};
+use crate::support::raw_client::{Connection, get, request};
 use crate::support::wait_until;
 use crate::support::weir::{Weir, state_dir};
 
@@ -136,4 +138,36 @@ fn metrics_tell_the_mode() {
         200,
         "observe refuses nobody"
     );
+}
+
+/// LOG: the line of a request that broke a limit has what was counted when it did, also where the
+/// ban that followed had reset the counts before the request ended.
+#[test]
+fn a_line_counts_what_was_there() {
+    let (answer, answered) = mpsc::channel::<()>();
+    let answered = Mutex::new(answered);
+    let application = Application::start(move |exchange| {
+        exchange.read_body();
+        if exchange.request.target == "/broken" {
+            let _ = answered.lock().unwrap().recv();
+        }
+        exchange.answer(200, &[], b"ok");
+        After::KeepAlive
+    });
+    let settings = [("WAF_MODE", "observe"), ("WAF_RATE_LIMIT_PER_HOUR", "2")];
+    let weir = Weir::start(&application, &settings);
+    weir.get("/one", "203.0.113.7").expect(200);
+    weir.get("/two", "203.0.113.7").expect(200);
+    let mut connection = Connection::open(weir.address());
+    connection.send(&get("/broken", &[("X-Forwarded-For", "203.0.113.7")]));
+    wait_until("the reset", || {
+        let shown = weir.admin("GET", "/_waf/clients/203.0.113.7", None);
+        shown.json()["client"]["requests"]["day"]["current"] == 0
+    });
+    answer.send(()).expect("the application waits");
+    connection.response().expect(200);
+    let line = weir.line_of("/broken");
+    assert_eq!(line["action"], "rate_limited");
+    assert_eq!(line["counts"]["day"], 3, "{line}");
+    assert_eq!(line["counts"]["day_bytes"], 4, "{line}");
 }

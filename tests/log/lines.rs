@@ -7,7 +7,8 @@ use crate::support::raw_client::{exchange, get, request};
 use crate::support::transport::{self, Transport};
 use crate::support::weir::{Weir, ms, now_ms};
 
-/// LOG-5: every member that is known of an ordinary request.
+/// LOG-5: every member that is known of an ordinary request. Lines of X-Forwarded-For are one
+/// chain (CLIENT-3).
 #[test]
 fn a_line_says_all_that_is_known() {
     let application = Application::start(|exchange| {
@@ -36,7 +37,8 @@ fn a_line_says_all_that_is_known() {
         "/path/%41?q=1&r=two",
         &[
             ("Host", "shop.example:8443"),
-            ("X-Forwarded-For", "198.51.100.9, 203.0.113.7"),
+            ("X-Forwarded-For", "198.51.100.9"),
+            ("X-Forwarded-For", "203.0.113.7"),
             ("X-Forwarded-Proto", "https"),
             ("X-Request-ID", "id-1"),
             ("User-Agent", "tester/1"),

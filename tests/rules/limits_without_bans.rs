@@ -7,6 +7,7 @@ use std::time::Instant;
 use serde_json::Value;
 
 use crate::support::application::{After, Application};
+use crate::support::clocks::Clocks;
 use crate::support::raw_client::{Connection, get};
 use crate::support::weir::Weir;
 use crate::support::{wait_for, wait_until};
@@ -49,6 +50,33 @@ fn a_limit_can_refuse_without_a_ban() {
         Some(3.0)
     );
     assert_eq!(application.requests().len(), 4);
+}
+
+/// LIMIT-8: an answer of a limit says that nothing remains of it, also where the bucket before
+/// leaves less than a request.
+#[test]
+fn a_broken_limit_has_nothing_left() {
+    let application = Application::ok();
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut clocks = Clocks::new(directory.path());
+    let (name, file) = clocks.setting();
+    let settings = [
+        REFUSE,
+        ("WAF_RATE_LIMIT_PER_HOUR", "10"),
+        ("WAF_RATE_LIMIT_PER_MINUTE", "off"),
+        ("WAF_RATE_LIMIT_PER_DAY", "off"),
+        (name.as_str(), file.as_str()),
+    ];
+    let weir = Weir::start(&application, &settings);
+    for _ in 0..10 {
+        weir.get("/a", "203.0.113.7").expect(200);
+    }
+    clocks.move_on(60 * 60 * 1000);
+    let mut answers = (0..11).map(|_| weir.get("/b", "203.0.113.7"));
+    let refused = answers.find(|answer| answer.status == 429);
+    let refused = refused.expect("the eleventh request is over");
+    let left = refused.header("ratelimit").expect("RateLimit");
+    assert!(left.contains(r#""hour";r=0;"#), "{left}");
 }
 
 /// RULE-5: over a byte limit the next requests are answered 429, until the bytes fit.

@@ -46,7 +46,7 @@ pub async fn forward(mut exchange: Box<Exchange>, body: ClientBody) -> Reply {
     let trailers = || TrailerFilter::of(head, Some(&exchange.worker.stripped));
     let limit = exchange.body_limit();
     let body = RequestBody::new(body, head.length, downstream, limit, trailers);
-    match send(&exchange, body).await {
+    match send(&mut exchange, body).await {
         Ok(received) => pass_on(exchange, received),
         Err(failure) => fail(exchange, failure),
     }
@@ -59,14 +59,19 @@ pub async fn forward(mut exchange: Box<Exchange>, body: ClientBody) -> Reply {
 /// It is sent a second time only if nothing of it was written, or if it is repeatable and the
 /// connection was a pooled one that ended without a response: it has no body and its method is
 /// idempotent (RFC 9110 §9.2.2).
-async fn send(exchange: &Exchange, mut body: RequestBody) -> Result<Received, Failure> {
+async fn send(exchange: &mut Exchange, mut body: RequestBody) -> Result<Received, Failure> {
     let (pool, downstream) = (&exchange.worker.pool, &exchange.downstream);
     let method = &exchange.head.method;
     let encoder = body.framing(exchange.head.length);
     let repeatable = body.is_end() && method.is_idempotent();
     if !body.is_end() {
         let gathered = Box::pin(body.gather()).await;
-        gathered.map_err(|_| body_failure(downstream))?;
+        if gathered.is_err() {
+            let failure = body_failure(downstream);
+            // Refused before a byte of it was passed on (LIMIT-5).
+            exchange.forwarded = failure != Failure::BodyTooLarge;
+            return Err(failure);
+        }
     }
     let slot = match UpstreamSlot::take(&pool.bound) {
         Some(slot) => slot,

@@ -234,7 +234,7 @@ impl Exchange {
         };
         let client = self.identity.client;
         let (limits, counts) = worker.table.update(client, self.decided, of_entry);
-        problem::add_fields(headers, &limits, &counts, now_ms);
+        problem::add_fields(headers, &limits, &counts, self.limit_hit, now_ms);
     }
 
     /// The size of a body that ends the request: none in observe mode, and none for a request that
@@ -389,8 +389,9 @@ impl Exchange {
                 worker.table.changed(identity.client, entry);
                 charging.charge_bytes(entry, &limits, wall_ms, bytes, other_site)
             });
-            if let Some(counts) = counts {
+            if let Some(counts) = counts.as_mut().filter(|_| outcome.charged_bytes.is_some()) {
                 // The requests as the ladder saw them, the bytes with those of this request (LOG).
+                // Where it has none, a ban that followed it may have reset them already.
                 counts.bytes = entry.byte_counts(ended.wall_ms);
             }
             exceeded

@@ -10,7 +10,7 @@ use http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use weir_shared::health::Health;
 use weir_shared::units::retry_after_seconds;
-use weir_shared::verdict::{Counts, LimitKind, Limits};
+use weir_shared::verdict::{Counts, LimitHit, LimitKind, Limits};
 
 /// A response that is written whole.
 pub type Own = Response<Bytes>;
@@ -270,7 +270,15 @@ const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy"
 /// is on.
 ///
 /// The reset time `t` is that of the current bucket: what is left then is known for certain.
-pub fn add_fields(headers: &mut HeaderMap, limits: &Limits, counts: &Counts, wall_ms: u64) {
+/// Nothing remains of a limit that is `broken`: the estimates are rounded down, and less than a
+/// request may be left of it. Both fields are lists: what the application says in them stays.
+pub fn add_fields(
+    headers: &mut HeaderMap,
+    limits: &Limits,
+    counts: &Counts,
+    broken: Option<LimitHit>,
+    wall_ms: u64,
+) {
     let (mut policy, mut state) = (String::new(), String::new());
     for kind in LimitKind::ALL {
         let (Some(limit), count) = (*limits.get(kind), *counts.get(kind)) else {
@@ -286,7 +294,10 @@ pub fn add_fields(headers: &mut HeaderMap, limits: &Limits, counts: &Counts, wal
         let window = span_ms / 1000;
         let reset = retry_after_seconds(span_ms - wall_ms % span_ms);
         let name = kind.name();
-        let remaining = limit.saturating_sub(count);
+        let remaining = match broken {
+            Some(LimitHit::Window(broken)) if broken == kind => 0,
+            _ => limit.saturating_sub(count),
+        };
         // Writing to a String does not fail.
         let _ = write!(policy, "{comma}\"{name}\";q={limit}{unit};w={window}");
         let _ = write!(state, "{comma}\"{name}\";r={remaining};t={reset}");
@@ -296,7 +307,7 @@ pub fn add_fields(headers: &mut HeaderMap, limits: &Limits, counts: &Counts, wal
     }
     for (name, value) in [(RATE_LIMIT_POLICY, policy), (RATE_LIMIT, state)] {
         if let Ok(value) = HeaderValue::try_from(value) {
-            headers.insert(name, value);
+            headers.append(name, value);
         }
     }
 }
@@ -397,7 +408,13 @@ mod rate_limit_tests {
             bytes: [20, 0, 0].into(),
         };
         let mut headers = HeaderMap::new();
-        add_fields(&mut headers, &limits, &counts, 1_795_276_800_000 + 18_500);
+        add_fields(
+            &mut headers,
+            &limits,
+            &counts,
+            None,
+            1_795_276_800_000 + 18_500,
+        );
         assert_eq!(
             headers[RATE_LIMIT_POLICY],
             r#""minute";q=1000;w=60, "minute_bytes";q=500;qu="content-bytes";w=60"#
@@ -407,7 +424,7 @@ mod rate_limit_tests {
             r#""minute";r=0;t=42, "minute_bytes";r=480;t=42"#
         );
         let mut none = HeaderMap::new();
-        add_fields(&mut none, &Limits::default(), &Counts::default(), 0);
+        add_fields(&mut none, &Limits::default(), &Counts::default(), None, 0);
         assert!(none.is_empty());
     }
 }

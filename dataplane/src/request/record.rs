@@ -2,6 +2,7 @@
 //! (steps 4 to 6 of the ladder) ends here; nothing of it was counted before, and nothing of it
 //! outlives its answer.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
@@ -142,7 +143,7 @@ impl<F: Form> Ended<'_, F> {
             address: self.identity.address,
             group: self.decision.group,
             other_site: self.identity.other_site,
-            forwarded_for: batch.keep(fields.forwarded_for),
+            forwarded_for: batch.keep(fields.forwarded_for.as_ref()),
             scheme: self.identity.scheme,
             method: batch.keep(Some(self.head.method.as_str())),
             host: batch.keep(self.head.host()),
@@ -230,7 +231,8 @@ pub fn count(
 /// each of them would cost as much as the rest of the record.
 #[derive(Default)]
 struct Noted<'a> {
-    forwarded_for: Option<&'a [u8]>,
+    /// All its lines: a proxy may add a line of its own below that of the client (CLIENT-3).
+    forwarded_for: Option<Cow<'a, [u8]>>,
     user_agent: Option<&'a [u8]>,
     referer: Option<&'a [u8]>,
     content_type: Option<&'a [u8]>,
@@ -248,12 +250,26 @@ impl<'a> Noted<'a> {
                 10 if is(name, b"user-agent") => &mut fields.user_agent,
                 12 if is(name, b"content-type") => &mut fields.content_type,
                 13 if is(name, b"authorization") => &mut fields.authorization,
-                15 if is(name, b"x-forwarded-for") => &mut fields.forwarded_for,
+                15 if is(name, b"x-forwarded-for") => {
+                    fields.add_forwarded_for(value);
+                    continue;
+                }
                 _ => continue,
             };
             field.get_or_insert(value);
         }
         fields
+    }
+
+    fn add_forwarded_for(&mut self, value: &'a [u8]) {
+        match &mut self.forwarded_for {
+            Some(lines) => {
+                let lines = lines.to_mut();
+                lines.extend_from_slice(b", ");
+                lines.extend_from_slice(value);
+            }
+            None => self.forwarded_for = Some(Cow::Borrowed(value)),
+        }
     }
 }
 
