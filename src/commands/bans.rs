@@ -266,10 +266,11 @@ fn add(given: &Add) -> Result<ExitCode, Failure> {
             order(&place, &given.netblock, &duration, &given.terms)?.good()?,
         ),
     };
+    let made = typed(ban.clone())?;
     if given.asking.json {
         return print_json(&ban);
     }
-    out(&format!("{done} {}\n", in_words(&typed(ban)?)));
+    out(&format!("{done} {}\n", in_words(&made)));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -360,12 +361,11 @@ fn in_words(made: &Banned) -> String {
 fn lift(given: &Lift) -> Result<ExitCode, Failure> {
     let place = Place::of(&given.asking)?;
     let target = format!("/v1/bans/{}", percent_encoded(&given.subject));
-    let answer = place.expect(Method::DELETE, &target, None)?.good()?;
+    let answer = place.expect(Method::DELETE, &target, None)?;
+    let (answer, Lifted { lifted, persisted }) = answer.read()?;
     if given.asking.json {
         print_json(&answer)?;
-    }
-    let Lifted { lifted, persisted } = typed(answer)?;
-    if !given.asking.json {
+    } else {
         out(&lifted_in_words(&lifted, persisted, &given.subject));
     }
     Ok(ExitCode::from(if lifted.is_empty() { EXIT_NO } else { 0 }))

@@ -6,7 +6,6 @@ use crate::units::Time;
 
 /// The lists from elsewhere.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
 pub struct FeedList {
     /// By name.
     pub feeds: Vec<Feed>,
@@ -37,12 +36,11 @@ pub struct Feed {
 
 /// The answer of a fetch that was asked for, and of a version that is taken.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
 pub struct FeedAsked {
     /// Its name.
     pub name: String,
     /// Of a version that was taken: how many hold.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entries: Option<u64>,
 }
 

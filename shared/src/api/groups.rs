@@ -6,7 +6,6 @@ use crate::units::Time;
 
 /// Clients added up by what they share.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
 pub struct Groups {
     /// `netblock`, `asn` or `country`.
     pub by: String,

@@ -2,7 +2,8 @@
 //! OpenAPI file describes them, and a test compares the two.
 //!
 //! A command reads what a service of another version writes: members that may be missing there have
-//! a default, and further ones are left out.
+//! a default, and further ones are left out. A member that every version writes has none: without
+//! it the answer is that of another program.
 
 pub mod alerts;
 pub mod bans;
