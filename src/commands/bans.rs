@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use weir_controlplane::offline::Offline;
 use weir_shared::api::bans::{BanList, Banned, Lifted};
 use weir_shared::api::settings::SettingList;
+use weir_shared::api::status::Status;
 use weir_shared::ban::{Ban, Cause, Expiry};
 use weir_shared::netblock::Netblock;
 
@@ -282,16 +283,26 @@ fn order(place: &Place, netblock: &str, duration: &str, terms: &Terms) -> Result
     place.expect(Method::POST, "/v1/bans", Some(&order))
 }
 
-/// The ban of exactly this netblock that was made by hand and refuses now.
+/// The ban of exactly this netblock that was made by hand and holds now.
 fn standing(place: &Place, netblock: Netblock) -> Result<Option<Arc<Ban>>, Failure> {
     let netblock = netblock.widened_to_clients();
     let address = percent_encoded(&netblock.net().network().to_string());
     let target = format!("/v1/bans?active=true&ip={address}");
     let BanList { bans } = typed(place.expect(Method::GET, &target, None)?.good()?)?;
-    let is_it =
-        |ban: &Arc<Ban>| ban.netblock == netblock && ban.cause == Cause::Admin && !ban.observed;
-    let bans = bans.into_iter().filter(is_it);
-    Ok(bans.max_by_key(|ban| ban.ban_expires))
+    let is_it = |ban: &Arc<Ban>| ban.netblock == netblock && ban.cause == Cause::Admin;
+    let mut bans: Vec<Arc<Ban>> = bans.into_iter().filter(is_it).collect();
+    // An observed ban refuses nobody in enforce mode, where it holds up no other (CHECK-3).
+    if bans.iter().any(|ban| ban.observed) && !observes(place)? {
+        bans.retain(|ban| !ban.observed);
+    }
+    Ok(bans.into_iter().max_by_key(|ban| ban.ban_expires))
+}
+
+/// Whether the service is in observe mode.
+fn observes(place: &Place) -> Result<bool, Failure> {
+    let answer = place.expect(Method::GET, "/v1/status", None)?;
+    let status: Status = typed(answer.good()?)?;
+    Ok(status.observes())
 }
 
 /// The same ban with a later end, and the reason that is given, if one is. One that lasts longer
