@@ -14,6 +14,9 @@ const RESERVE: u64 = 160;
 const FILES_PER_WORKER: u64 = 3 + 2 * weir_dataplane::PIPES_PER_WORKER as u64;
 /// A worker's listening socket at one place, and the same for the process that takes over.
 const FILES_PER_LISTENER: u64 = 2;
+/// What a start takes besides: of a worker, and of everything else with some to spare.
+const FILES_AT_START: u64 = 40;
+const FILES_PER_WORKER_AT_START: u64 = 5;
 /// A client's connection, and where it becomes a WebSocket the one to the application.
 const FILES_PER_CONNECTION: u64 = 2;
 
@@ -65,6 +68,27 @@ impl Bounds {
             idle_upstream: connections.idle_upstream?,
         })
     }
+}
+
+/// Why a start has too few open files, if it has (CONN-4): it would end at the first file, socket
+/// or thread that finds none.
+pub fn shortage(settings: &Settings) -> Option<String> {
+    // A limit that cannot be raised is told by the start.
+    let limit = raise_limit().ok()?;
+    let least = least(settings);
+    (limit < least).then(|| {
+        format!(
+            "{limit} open files are allowed (LimitNOFILE=, ulimit -n): a start with these settings \
+             needs {least}, and {FILES_PER_CONNECTION} more for each connection"
+        )
+    })
+}
+
+/// The open files of a start.
+fn least(settings: &Settings) -> u64 {
+    let places = settings.listen.len() as u64;
+    let of_a_worker = FILES_PER_WORKER_AT_START + FILES_PER_LISTENER.saturating_mul(places);
+    FILES_AT_START.saturating_add(number(settings.workers).saturating_mul(of_a_worker))
 }
 
 /// What `limit` open files allow, where that is less than the settings (CONN-4, CONN-12).

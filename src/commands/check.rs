@@ -81,6 +81,14 @@ fn print(found: &Findings, as_json: bool) -> Result<ExitCode, Failure> {
 
 fn judge(loaded: Loaded, asking: &Asking) -> Result<Findings, Failure> {
     let settings = &loaded.settings;
+    // Nothing else could be looked at.
+    if let Some(shortage) = open_files::shortage(settings) {
+        return Ok(Findings {
+            faults: vec![shortage],
+            warnings: loaded.warnings,
+            notes: Vec::new(),
+        });
+    }
     let checked = check(settings, &Clock::system());
     let mut found = Findings {
         faults: checked.faults,
