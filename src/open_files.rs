@@ -15,6 +15,9 @@ const RESERVE: u64 = 160;
 const FILES_PER_WORKER: u64 = 3 + 2 * weir_dataplane::PIPES_PER_WORKER as u64;
 /// A worker's listening socket at one address, and the same for the new process of a hand-over.
 const FILES_PER_LISTENER: u64 = 2;
+/// What a start takes besides: of a worker, and of everything else with some to spare.
+const FILES_AT_START: u64 = 40;
+const FILES_PER_WORKER_AT_START: u64 = 5;
 /// A client's connection, and the one to the application if it becomes a WebSocket.
 const FILES_PER_CONNECTION: u64 = 2;
 
@@ -66,6 +69,27 @@ impl Bounds {
             idle_upstream: connections.idle_upstream?,
         })
     }
+}
+
+/// Why a start has too few open files, if it has (CONN-4): it would end at the first file, socket
+/// or thread that finds none.
+pub fn shortage(settings: &Settings) -> Option<String> {
+    // A limit that cannot be raised is told by the start.
+    let limit = raise_limit().ok()?;
+    let least = least(settings);
+    (limit < least).then(|| {
+        format!(
+            "{limit} open files are allowed (LimitNOFILE=, ulimit -n): a start with these settings \
+             needs {least}, and {FILES_PER_CONNECTION} more for each connection"
+        )
+    })
+}
+
+/// The open files of a start.
+fn least(settings: &Settings) -> u64 {
+    let places = settings.listen.len() as u64;
+    let of_a_worker = FILES_PER_WORKER_AT_START + FILES_PER_LISTENER.saturating_mul(places);
+    FILES_AT_START.saturating_add(number(settings.workers).saturating_mul(of_a_worker))
 }
 
 /// The bounds that `limit` open files allow; none if the settings fit (CONN-4, CONN-12).

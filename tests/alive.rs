@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use crate::support::application::{After, Application};
-use crate::support::process::Process;
+use crate::support::process::{Process, has_handlers};
 use crate::support::raw_client::{Connection, exchange, get, request};
 use crate::support::weir::{ADMIN_TOKEN, ONE_PER_HOUR, StateDir, Weir, state_dir};
 use crate::support::{free_address, wait_for, wait_until};
@@ -114,6 +114,20 @@ fn a_start_that_fails_unread_ends() {
         let mut weir = Unread::begin(address, free_address(), settings);
         assert_eq!(weir.wait(), Some(78), "{settings:?}");
     }
+}
+
+/// ALIVE-1: nor do signals keep it, each of which ends a wait for whoever should read.
+#[test]
+fn a_start_that_fails_unread_ends_under_signals() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("its address");
+    let mut weir = Unread::begin(address, free_address(), &[]);
+    wait_until("its handlers", || has_handlers(weir.process.pid()));
+    let ended = wait_for("its end", || {
+        weir.process.signal(Signal::HUP);
+        weir.process.try_wait()
+    });
+    assert_eq!(ended.code(), Some(78));
 }
 
 /// ALIVE-1: a message that repeats is written once a second, with the number of those held back:

@@ -17,7 +17,7 @@ use serde_json::json;
 
 use self::requests::{Arrived, Kind, application};
 use crate::support::application::Application;
-use crate::support::process::{end, is_running};
+use crate::support::process::{end, wait_for_end};
 use crate::support::raw_client::{Connection, Ended, Response, get};
 use crate::support::weir::{Weir, state_dir, write_bans};
 use crate::support::{covering, wait_until};
@@ -464,7 +464,7 @@ impl World {
             {
                 assert!(self.weir.wait().success(), "{row:?}");
             }
-            Event::HandOver => wait_until("the end of the old process", || !is_running(old)),
+            Event::HandOver => wait_for_end(old),
             _ => self.weir.wait_for_rest(),
         }
         self.weir.get("/other?other", "192.0.2.1").expect(200);

@@ -19,7 +19,7 @@ use crate::support::application::{After, Application};
 use crate::support::command::{Ran, run};
 use crate::support::dns::Dns;
 use crate::support::http2::{self, Http2};
-use crate::support::process::{Process, end, is_running};
+use crate::support::process::{Process, end, wait_for_end};
 use crate::support::raw_client::{Connection, Response, exchange, get, request};
 use crate::support::tls::{Pair, shared_pair};
 use crate::support::transport::{self, Transport};
@@ -434,7 +434,7 @@ fn an_answer_that_had_begun_is_followed_by_one_more() {
     let last = running.response();
     assert_eq!(last.header("connection"), Some("close"));
     assert_eq!(last.body, b"halfhalf");
-    wait_until("the old process has ended", || !is_running(old));
+    wait_for_end(old);
 }
 
 /// RESTART-1, EDGE-2, EDGE-3: nor over HTTP/2, whose streams that run are answered, nor over TLS.
@@ -580,12 +580,12 @@ fn a_unix_socket_is_handed_over() {
     for _ in 0..2 {
         let before = service.process();
         service.hand_over();
-        wait_until("the end of the process before", || !is_running(before));
+        wait_for_end(before);
         ask();
         service.get("203.0.113.1").expect(200);
     }
     service.signal(Signal::TERM);
-    wait_until("the end of the last", || !is_running(service.process()));
+    wait_for_end(service.process());
     assert!(!socket.exists());
 }
 

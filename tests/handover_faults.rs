@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use crate::feeds::save;
 use crate::support::application::Application;
 use crate::support::command::{self, Ran};
-use crate::support::process::is_running;
+use crate::support::process::{has_handlers, wait_for_end};
 use crate::support::raw_client::{Connection, Response, exchange, get, request, try_exchange};
 use crate::support::weir::{ADMIN_TOKEN, StateDir, state_dir};
 use crate::support::{free_address, wait_for_within, wait_until};
@@ -120,6 +120,17 @@ impl Service {
         service
     }
 
+    /// A service on the state that this one leaves, after its end.
+    #[track_caller]
+    fn start_again(self, application: &Application) -> Self {
+        let (state, bans) = (Arc::clone(&self.state), self.bans);
+        drop(self);
+        let program = Path::new(env!("CARGO_BIN_EXE_weir"));
+        let mut service = Self::start_at(program, application, state, "");
+        service.bans = bans;
+        service
+    }
+
     /// Each line that a process said with this beginning.
     #[track_caller]
     fn said(&self, beginning: &str) -> Vec<Value> {
@@ -132,6 +143,19 @@ impl Service {
             message.is_some_and(|text| text.starts_with(beginning))
         };
         lines.filter(named).collect()
+    }
+
+    /// Waits until a process says so.
+    #[track_caller]
+    fn wait_for_word(&self, beginning: &str) {
+        wait_until(beginning, || !self.said(beginning).is_empty());
+    }
+
+    /// The first process ends, in good order.
+    #[track_caller]
+    fn first_ends(&mut self) {
+        let status = self.first.wait().expect("its end");
+        assert_eq!(status.code(), Some(0));
     }
 
     /// Every process that there was.
@@ -281,7 +305,7 @@ impl Service {
         assert_eq!(self.serving(), serving);
         for pid in self.processes() {
             if pid != serving && !earlier.contains(&pid) {
-                wait_until("the end of the new process", || !is_running(pid));
+                wait_for_end(pid);
             }
         }
     }
@@ -301,15 +325,6 @@ impl Drop for Service {
             assert!(!log.contains("panicked"), "{log}");
         }
     }
-}
-
-/// Whether a process catches the last of the signals that it sets handlers for.
-fn has_handlers(pid: Pid) -> bool {
-    let status = fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero()));
-    let status = status.unwrap_or_default();
-    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
-    let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    caught.is_some_and(|mask| mask & 1 << (Signal::USR2.as_raw() - 1) != 0)
 }
 
 fn banned(number: u16) -> String {
@@ -490,14 +505,10 @@ fn the_old_process_ends(how: &str) {
         assert!(codes.contains(&ran.code), "{}: {}", ran.code, ran.err);
         service.fail_no_more();
         let old = service.processes()[0];
-        wait_until("the end of the old process", || !is_running(old));
+        wait_for_end(old);
         if ["save", "start"].contains(&step) {
             assert_eq!(service.processes().len(), 1);
-            let (state, bans) = (Arc::clone(&service.state), service.bans);
-            drop(service);
-            let program = Path::new(env!("CARGO_BIN_EXE_weir"));
-            service = Service::start_at(program, &application, state, "");
-            service.bans = bans;
+            service = service.start_again(&application);
         }
         service.wait_for_answer();
         service.is_whole();
@@ -536,8 +547,8 @@ fn a_full_disk_refuses_the_upgrade() {
     let mut service = Service::start(&application);
     let asking = Asking::service(&service);
     service.ban();
+    let pid = service.first.id().to_string();
     let limit = |limit: &str| {
-        let pid = service.first.id().to_string();
         let ran = Command::new("prlimit")
             .args(["--pid", &pid, &format!("--fsize={limit}")])
             .status();
@@ -550,11 +561,7 @@ fn a_full_disk_refuses_the_upgrade() {
     assert_eq!(ran.code, 1, "{}", ran.err);
     let sentence = "this process goes on: the state was not written: bans.json: File too large";
     assert!(ran.err.contains(sentence), "{}", ran.err);
-    let pid = service.first.id().to_string();
-    let ran = Command::new("prlimit")
-        .args(["--pid", &pid, "--fsize=unlimited:unlimited"])
-        .status();
-    assert!(ran.expect("prlimit runs").success());
+    limit("unlimited:unlimited");
     service.upgrade_well();
     service.is_whole();
     asking.finish();
@@ -687,23 +694,12 @@ fn a_stop_in_the_middle_writes_the_state() {
     service.fail_at("new", "state", "hang");
     let old = service.serving();
     kill_process(old, Signal::USR2).expect("it is there");
-    wait_until("the state is given away", || {
-        !service
-            .said("the state files are written and given away")
-            .is_empty()
-    });
+    service.wait_for_word("the state files are written and given away");
     kill_process(old, Signal::TERM).expect("it is there");
-    let status = service.first.wait().expect("its end");
-    assert_eq!(status.code(), Some(0));
-    for pid in service.processes() {
-        wait_until("the end of both", || !is_running(pid));
-    }
+    service.first_ends();
+    service.processes().into_iter().for_each(wait_for_end);
     service.fail_no_more();
-    let (state, bans) = (Arc::clone(&service.state), service.bans);
-    drop(service);
-    let program = Path::new(env!("CARGO_BIN_EXE_weir"));
-    service = Service::start_at(program, &application, state, "");
-    service.bans = bans;
+    service = service.start_again(&application);
     service.is_whole();
 }
 
@@ -722,11 +718,7 @@ fn operators_are_told_of_the_hand_over() {
     });
     service.fail_at("new", "state", "hang");
     kill_process(service.serving(), Signal::USR2).expect("it is there");
-    wait_until("the state is given away", || {
-        !service
-            .said("the state files are written and given away")
-            .is_empty()
-    });
+    service.wait_for_word("the state files are written and given away");
     // The new process has read the copy: it would know nothing of another version.
     let ran = command::run(service.state.path(), &["feeds", "accept", "drop"]);
     assert_eq!(ran.code, 69, "{}", ran.err);
@@ -746,11 +738,7 @@ fn operators_are_told_of_the_hand_over() {
         ran.err
             .contains("a hand-over to another process is under way")
     );
-    wait_until("it goes on", || {
-        !service
-            .said("the new process does not take over")
-            .is_empty()
-    });
+    service.wait_for_word("the new process does not take over");
     service.fail_no_more();
     service.is_whole();
 }
@@ -764,20 +752,14 @@ fn a_reload_behind_the_start_of_the_new_process_is_refused() {
     let mut service = Service::start(&application);
     service.fail_at("new", "operators", "hang");
     kill_process(service.serving(), Signal::USR2).expect("it is there");
-    wait_until("the new process", || {
-        !service.said("a new process is started").is_empty()
-    });
+    service.wait_for_word("a new process is started");
     let ran = command::run(service.state.path(), &["reload"]);
     assert_eq!(ran.code, 78, "{}", ran.err);
     assert!(
         ran.err
             .contains("a hand-over to another process is under way")
     );
-    wait_until("it goes on", || {
-        !service
-            .said("the new process does not take over")
-            .is_empty()
-    });
+    service.wait_for_word("the new process does not take over");
     service.fail_no_more();
     let ran = command::run(service.state.path(), &["reload"]);
     assert_eq!(ran.code, 0, "{}", ran.err);
@@ -792,11 +774,7 @@ fn a_list_is_changed_while_the_state_is_given_away() {
     let mut service = Service::start(&application);
     service.fail_at("new", "workers", "pause");
     kill_process(service.serving(), Signal::USR2).expect("it is there");
-    wait_until("the state is given away", || {
-        !service
-            .said("the state files are written and given away")
-            .is_empty()
-    });
+    service.wait_for_word("the state files are written and given away");
     let ran = command::run(service.state.path(), &["deny", "198.51.100.77"]);
     assert_eq!(ran.code, 0, "{}", ran.err);
     let ask = get(
@@ -806,8 +784,7 @@ fn a_list_is_changed_while_the_state_is_given_away() {
             ("Connection", "close"),
         ],
     );
-    let status = service.first.wait().expect("its end");
-    assert_eq!(status.code(), Some(0));
+    service.first_ends();
     wait_until("the new process has it", || {
         exchange(service.address, &ask).status == 429
     });
@@ -827,16 +804,11 @@ fn a_log_that_is_rotated_meanwhile_is_opened_anew() {
     service.fail_at("new", "serve", "pause");
     let old = service.serving();
     kill_process(old, Signal::USR2).expect("it is there");
-    wait_until("the state is given away", || {
-        !service
-            .said("the state files are written and given away")
-            .is_empty()
-    });
+    service.wait_for_word("the state files are written and given away");
     fs::rename(&log, log.with_extension("1")).expect("renames");
     kill_process(old, Signal::USR1).expect("it is there");
     // What the old one writes goes into a new file, too.
-    let status = service.first.wait().expect("its end");
-    assert_eq!(status.code(), Some(0));
+    service.first_ends();
     let ask = get("/behind", &[("Connection", "close")]);
     wait_until("a line of the new process", || {
         exchange(service.address, &ask).expect(200);
@@ -889,13 +861,12 @@ fn operators_are_answered_all_along() {
     // The file of the socket stays through all of it, and goes with the last process.
     let socket = service.state.path().join("weir.sock");
     let last = service.serving();
-    for pid in service.processes() {
-        let ended = || pid == last || !is_running(pid);
-        wait_for_within(LONG, "the end of those before", || ended().then_some(()));
-    }
+    let mut before = service.processes();
+    before.retain(|pid| *pid != last);
+    before.into_iter().for_each(wait_for_end);
     assert!(UnixStream::connect(&socket).is_ok());
     kill_process(last, Signal::TERM).expect("it is there");
-    wait_until("the end of the last", || !is_running(last));
+    wait_for_end(last);
     assert!(!socket.exists());
 }
 

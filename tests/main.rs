@@ -47,6 +47,7 @@ mod log;
 mod lookup;
 mod metrics;
 mod nginx_application;
+mod not_weir;
 mod observe;
 mod operator;
 mod overload;

@@ -337,6 +337,62 @@ fn observe_mode_says_would_refuse() {
     assert!(banned.out.ends_with(told), "{}{}", banned.out, banned.err);
 }
 
+/// CONTROL-3, CHECK-3: a second ban by hand makes the first one longer in observe mode, too; in
+/// enforce mode a ban that was made there holds up none that refuses.
+#[test]
+fn a_ban_by_hand_is_extended_in_observe_mode() {
+    let application = Application::ok();
+    let state = state_dir();
+    let add = |weir: &Weir, time: &str| {
+        let arguments = ["bans", "add", "198.51.100.0/24", "--for", time];
+        run(&weir.state_path(""), &arguments)
+    };
+    let observes = [("WAF_MODE", "observe")];
+    let mut weir = Weir::start_at(application.address(), &state, &observes);
+    let first = add(&weir, "1h");
+    assert!(
+        first.out.starts_with("banned "),
+        "{}{}",
+        first.out,
+        first.err
+    );
+    let longer = add(&weir, "2h");
+    assert!(
+        longer.out.starts_with("extended "),
+        "{}{}",
+        longer.out,
+        longer.err
+    );
+    let shorter = add(&weir, "1m");
+    let told = "already banned for longer: ";
+    assert!(
+        shorter.out.starts_with(told),
+        "{}{}",
+        shorter.out,
+        shorter.err
+    );
+    let held = weir.bans();
+    assert_eq!((held.len(), &held[0]["observed"]), (1, &Value::from(true)));
+    weir.stop();
+    let weir = Weir::start_at(application.address(), &state, &[]);
+    let refuses = add(&weir, "1h");
+    assert!(
+        refuses.out.starts_with("banned "),
+        "{}{}",
+        refuses.out,
+        refuses.err
+    );
+    assert_eq!(weir.bans().len(), 2);
+    let longer = add(&weir, "3h");
+    assert!(
+        longer.out.starts_with("extended "),
+        "{}{}",
+        longer.out,
+        longer.err
+    );
+    assert_eq!(weir.bans().len(), 2);
+}
+
 /// RELOAD-1: a file that the command line names wins over the environment, and a line says so; one
 /// that the environment names does not.
 #[test]

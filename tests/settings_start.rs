@@ -1,9 +1,16 @@
 //! The start (SETTING): what stops it, what it says, and what it only warns of.
 
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
+use std::process::{Command, Stdio};
+
+use rustix::process::Signal;
 
 use crate::support::application::Application;
+use crate::support::command::ran;
+use crate::support::process::Process;
+use crate::support::raw_client::{exchange, get};
 use crate::support::weir::{Weir, state_dir};
+use crate::support::{free_address, wait_for};
 
 /// SETTING-1: each wrong value stops the start with 78, and its message has the name, the whole
 /// value and what is expected. (The sentences themselves are judged where the settings are read.)
@@ -145,6 +152,40 @@ fn an_address_in_use_stops_the_start() {
     let second = Weir::refuse(&state_dir(), &[("WAF_LISTEN", &address)]);
     assert_eq!(second.code, Some(78), "{second:?}");
     assert!(second.stderr.contains(&address), "{second:?}");
+}
+
+/// CONN-4, SETTING-1: a start with too few open files is one sentence that names the limit and what
+/// is needed, and with that many the service serves.
+#[test]
+fn too_few_open_files_stop_the_start() {
+    let application = Application::ok();
+    let state = state_dir();
+    let (upstream, address) = (format!("http://{}", application.address()), free_address());
+    let with = |limit: u64, arguments: &str| {
+        let mut shell = Command::new("/bin/sh");
+        shell
+            .args(["-c", &format!("ulimit -n {limit}; exec \"$0\" {arguments}")])
+            .arg(env!("CARGO_BIN_EXE_weir"))
+            .env_clear()
+            .env("WAF_STATE_DIR", state.path())
+            .env("WAF_LISTEN", address.to_string())
+            .env("WAF_UPSTREAM", &upstream)
+            .env("WAF_LOOKUP_SOURCE", "off")
+            .env("WAF_WORKERS", "2")
+            .stdout(Stdio::null());
+        shell
+    };
+    let told = "weir: 20 open files are allowed (LimitNOFILE=, ulimit -n): a start with these \
+                settings needs 54, and 2 more for each connection\n";
+    for arguments in ["", "check"] {
+        let refused = ran(with(20, arguments).output().expect("runs"));
+        assert_eq!((refused.code, &*refused.err), (78, told), "{arguments:?}");
+    }
+    let mut weir = Process::start(with(54, "").stderr(Stdio::null()));
+    wait_for("the listener", || TcpStream::connect(address).ok());
+    assert_eq!(exchange(address, &get("/a", &[])).status, 200);
+    weir.signal(Signal::TERM);
+    assert_eq!(weir.wait().code(), Some(0));
 }
 
 /// SETTING-2: an upstream that is the service itself would answer in circles.

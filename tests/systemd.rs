@@ -17,7 +17,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::application::Application;
-use crate::support::process::{Process, end, is_running};
+use crate::support::process::{Process, end, wait_for_end};
 use crate::support::raw_client::{Connection, exchange, get};
 use crate::support::weir::{StateDir, state_dir};
 use crate::support::{wait_for, wait_until};
@@ -209,7 +209,7 @@ fn a_hand_over_changes_the_main_process() {
     exchange(service.address, &get("/", &[])).expect(200);
     kill_process(new, Signal::TERM).expect("it is there");
     service.believes(&mut main, |_, told| told.contains("STOPPING=1"));
-    wait_until("its end", || !is_running(new));
+    wait_for_end(new);
     service.ends();
 }
 

@@ -33,6 +33,15 @@ impl Health {
         }
     }
 
+    /// The word for it.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Pass => "pass",
+            Self::Draining => "draining",
+            Self::Fail => "fail",
+        }
+    }
+
     /// The body of the answer, `application/health+json`.
     pub const fn json(self) -> &'static str {
         match self {

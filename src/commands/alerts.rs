@@ -22,10 +22,10 @@ pub fn alerts(asking: &Asking) -> ExitCode {
             Asked::Answered(answer) => answer.good()?,
             Asked::NoService(failure) => json!(place.read_files(failure, Offline::alerts)?),
         };
+        let AlertList { alerts } = typed::<AlertList<Alert>>(answer.clone())?;
         if asking.json {
             return print_json(&answer);
         }
-        let AlertList { alerts } = typed::<AlertList<Alert>>(answer)?;
         if alerts.is_empty() {
             out("no alerts\n");
             return Ok(ExitCode::SUCCESS);

@@ -228,6 +228,7 @@ impl Place {
             }
             Ok(Err(Broken::Connect(error))) => Ok(Asked::NoService(self.nobody(service, &error))),
             Ok(Err(Broken::Later(why) | Broken::Refused(why))) => Err(unavailable(service, &why)),
+            Ok(Err(Broken::Foreign(what))) => Err(foreign(service, &what)),
             Ok(Err(Broken::Doubted(why))) => Err(Failure::new(EXIT_UNAVAILABLE, why)),
             Err(_) => Err(unavailable(service, "it took too long")),
         }
@@ -242,6 +243,7 @@ impl Place {
         listened.map_err(|broken| match broken {
             Broken::Connect(error) => self.nobody(service, &error),
             Broken::Later(why) => unavailable(service, &why),
+            Broken::Foreign(what) => foreign(service, &what),
             Broken::Refused(why) | Broken::Doubted(why) => Failure::new(EXIT_UNAVAILABLE, why),
         })
     }
@@ -297,13 +299,25 @@ impl Place {
 
 /// The body of a successful answer, as a type of the API.
 pub fn typed<T: DeserializeOwned>(body: Value) -> Result<T, Failure> {
-    serde_json::from_value(body).map_err(|error| {
-        let sentence = format!("the service's answer is not as expected: {error}");
-        Failure::new(EXIT_UNAVAILABLE, sentence)
-    })
+    serde_json::from_value(body).map_err(|error| not_of_weir(&error.to_string()))
+}
+
+/// The failure of an answer that no service of weir gives.
+pub fn not_of_weir(why: &str) -> Failure {
+    let sentence = format!(
+        "the answer is not as expected: {why}; expected the control socket or the admin listener of weir there"
+    );
+    Failure::new(EXIT_UNAVAILABLE, sentence)
 }
 
 impl Answer {
+    /// The body of a good answer, as it came and as it is read.
+    pub fn read<T: DeserializeOwned>(self) -> Result<(Value, T), Failure> {
+        let body = self.good()?;
+        let read = T::deserialize(&body).map_err(|error| not_of_weir(&error.to_string()))?;
+        Ok((body, read))
+    }
+
     /// The body of a successful answer; otherwise the sentence of the problem document.
     pub fn good(self) -> Result<Value, Failure> {
         if self.status.is_success() {
@@ -380,6 +394,13 @@ fn runtime(service: &Service) -> Result<tokio::runtime::Runtime, Failure> {
 
 fn unavailable(service: &Service, why: &str) -> Failure {
     let sentence = format!("the service at {service} did not answer: {why}");
+    Failure::new(EXIT_UNAVAILABLE, sentence)
+}
+
+fn foreign(service: &Service, what: &str) -> Failure {
+    let sentence = format!(
+        "{service} answered {what}: expected the control socket or the admin listener of weir there"
+    );
     Failure::new(EXIT_UNAVAILABLE, sentence)
 }
 

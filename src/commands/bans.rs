@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use weir_controlplane::offline::Offline;
 use weir_shared::api::bans::{BanList, Banned, Lifted};
 use weir_shared::api::settings::SettingList;
+use weir_shared::api::status::Status;
 use weir_shared::ban::{Ban, Cause, Expiry};
 use weir_shared::netblock::Netblock;
 
@@ -266,10 +267,11 @@ fn add(given: &Add) -> Result<ExitCode, Failure> {
             order(&place, &given.netblock, &duration, &given.terms)?.good()?,
         ),
     };
+    let made = typed(ban.clone())?;
     if given.asking.json {
         return print_json(&ban);
     }
-    out(&format!("{done} {}\n", in_words(&typed(ban)?)));
+    out(&format!("{done} {}\n", in_words(&made)));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -287,10 +289,20 @@ fn standing(place: &Place, netblock: Netblock) -> Result<Option<Arc<Ban>>, Failu
     let address = percent_encoded(&netblock.net().network().to_string());
     let target = format!("/v1/bans?active=true&ip={address}");
     let BanList { bans } = typed(place.expect(Method::GET, &target, None)?.good()?)?;
-    let is_it =
-        |ban: &Arc<Ban>| ban.netblock == netblock && ban.cause == Cause::Admin && !ban.observed;
-    let bans = bans.into_iter().filter(is_it);
-    Ok(bans.max_by_key(|ban| ban.ban_expires))
+    let is_it = |ban: &Arc<Ban>| ban.netblock == netblock && ban.cause == Cause::Admin;
+    let mut bans: Vec<Arc<Ban>> = bans.into_iter().filter(is_it).collect();
+    // An observed ban refuses nobody in enforce mode, where it holds up no other (CHECK-3).
+    if bans.iter().any(|ban| ban.observed) && !observes(place)? {
+        bans.retain(|ban| !ban.observed);
+    }
+    Ok(bans.into_iter().max_by_key(|ban| ban.ban_expires))
+}
+
+/// Whether the service is in observe mode.
+fn observes(place: &Place) -> Result<bool, Failure> {
+    let answer = place.expect(Method::GET, "/v1/status", None)?;
+    let status: Status = typed(answer.good()?)?;
+    Ok(status.observes())
 }
 
 /// The same ban with a later end, and with the new reason if one is given. A ban that already ends
@@ -361,12 +373,11 @@ fn in_words(made: &Banned) -> String {
 fn lift(given: &Lift) -> Result<ExitCode, Failure> {
     let place = Place::of(&given.asking)?;
     let target = format!("/v1/bans/{}", percent_encoded(&given.subject));
-    let answer = place.expect(Method::DELETE, &target, None)?.good()?;
+    let answer = place.expect(Method::DELETE, &target, None)?;
+    let (answer, Lifted { lifted, persisted }) = answer.read()?;
     if given.asking.json {
         print_json(&answer)?;
-    }
-    let Lifted { lifted, persisted } = typed(answer)?;
-    if !given.asking.json {
+    } else {
         out(&lifted_in_words(&lifted, persisted, &given.subject));
     }
     Ok(ExitCode::from(if lifted.is_empty() { EXIT_NO } else { 0 }))

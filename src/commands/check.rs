@@ -10,6 +10,7 @@ use http::Method;
 use serde_json::{Value, json};
 use weir_controlplane::check::{check, engine_warnings};
 use weir_dataplane::can_be_bound;
+use weir_shared::api::settings::SettingList;
 use weir_shared::clock::Clock;
 use weir_shared::netblock::{Netblock, PrefixLengths};
 use weir_shared::settings::{self, CountryList, Listen, Loaded, Settings, TokenSource, Upstream};
@@ -80,6 +81,14 @@ fn print(found: &Findings, as_json: bool) -> Result<ExitCode, Failure> {
 
 fn judge(loaded: Loaded, asking: &Asking) -> Result<Findings, Failure> {
     let settings = &loaded.settings;
+    // Nothing else could be looked at.
+    if let Some(shortage) = open_files::shortage(settings) {
+        return Ok(Findings {
+            faults: vec![shortage],
+            warnings: loaded.warnings,
+            notes: Vec::new(),
+        });
+    }
     let checked = check(settings, &Clock::system());
     let mut found = Findings {
         faults: checked.faults,
@@ -157,7 +166,10 @@ fn unbound_admin(address: SocketAddr) -> Option<String> {
 /// The settings of the service that answers at the control socket.
 fn running(asking: &Asking) -> Result<Option<Value>, Failure> {
     match Place::of(asking)?.ask(Method::GET, "/v1/settings", None)? {
-        Asked::Answered(answer) => answer.good().map(Some),
+        Asked::Answered(answer) => {
+            let (answer, _) = answer.read::<SettingList>()?;
+            Ok(Some(answer))
+        }
         Asked::NoService(_) => Ok(None),
     }
 }

@@ -5,6 +5,7 @@ use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::{LazyLock, OnceLock};
+use std::time::Duration;
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -64,10 +65,7 @@ pub fn finish(ended: Result<ExitCode, Failure>) -> ExitCode {
 /// `PIPE_BUF`).
 const AT_ONCE: usize = 512;
 /// How long to wait until standard error is writable.
-const PATIENCE: Timespec = Timespec {
-    tv_sec: 1,
-    tv_nsec: 0,
-};
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Writes why a start failed to standard error, one line for each fault. If nobody reads standard
 /// error, the rest is left out: it must not keep the process (ALIVE-1).
@@ -81,16 +79,22 @@ pub fn last_words<T: Display>(lines: impl IntoIterator<Item = T>) {
         .flat_map(|said| said.lines())
         .flat_map(visible)
         .collect();
-    let error = io::stderr();
+    let (error, clock) = (io::stderr(), Clock::system());
     for mut part in text.chunks(AT_ONCE) {
+        // A signal ends a wait, and no wait begins anew for it.
+        let begun_ns = clock.now().mono_ns;
         while !part.is_empty() {
+            let waited = Duration::from_nanos(clock.now().mono_ns.saturating_sub(begun_ns));
+            let left = PATIENCE.checked_sub(waited).map(Timespec::try_from);
+            let Some(Ok(left)) = left else { return };
             let mut takes = [PollFd::new(&error, PollFlags::OUT)];
-            match poll(&mut takes, Some(&PATIENCE)) {
+            match poll(&mut takes, Some(&left)) {
                 Ok(1..) => {}
                 Err(Errno::INTR) => continue,
                 Ok(0) | Err(_) => return,
             }
             match rustix::io::write(&error, part) {
+                Ok(0) => return,
                 Ok(written) => part = part.get(written..).unwrap_or_default(),
                 Err(Errno::INTR) => {}
                 Err(_) => return,

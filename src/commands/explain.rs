@@ -85,11 +85,10 @@ pub fn run(given: &Explain) -> ExitCode {
                 explained(&place, &asked)?
             }
         };
+        let explained: Explained = typed(answer.clone())?;
         if given.asking.json {
             print_json(&answer)?;
-        }
-        let explained: Explained = typed(answer)?;
-        if !given.asking.json {
+        } else {
             out(&in_words(&explained, &place.flags));
         }
         let refused = explained.now.is_refused();

@@ -52,11 +52,10 @@ pub fn run(command: Option<Command>, asking: &Asking) -> ExitCode {
 }
 
 fn list(asking: &Asking) -> Result<ExitCode, Failure> {
-    let answer = answer(&Place::of(asking)?)?;
+    let (answer, FeedList { feeds }) = answer(&Place::of(asking)?)?;
     if asking.json {
         return print_json(&answer);
     }
-    let FeedList { feeds } = typed(answer)?;
     if feeds.is_empty() {
         out("no feeds\n");
         return Ok(ExitCode::SUCCESS);
@@ -89,13 +88,13 @@ fn list(asking: &Asking) -> Result<ExitCode, Failure> {
 }
 
 /// The service's answer about all feeds.
-fn answer(place: &Place) -> Result<Value, Failure> {
-    place.expect(Method::GET, "/v1/feeds", None)?.good()
+fn answer(place: &Place) -> Result<(Value, FeedList), Failure> {
+    place.expect(Method::GET, "/v1/feeds", None)?.read()
 }
 
 /// The service's answer about one feed.
 fn one(place: &Place, name: &str) -> Result<Feed, Failure> {
-    let FeedList { feeds } = typed(answer(place)?)?;
+    let (_, FeedList { feeds }) = answer(place)?;
     let found = feeds.into_iter().find(|feed| feed.name == name);
     found.ok_or_else(|| Failure::new(EXIT_NO, format!("no feed is named {name:?}")))
 }
@@ -104,7 +103,8 @@ fn fetch(given: &One) -> Result<ExitCode, Failure> {
     let place = Place::of(&given.asking)?;
     let before = one(&place, &given.name)?;
     let target = format!("/v1/feeds/{}/fetch", percent_encoded(&given.name));
-    place.expect(Method::POST, &target, None)?.good()?;
+    let answer = place.expect(Method::POST, &target, None)?;
+    typed::<FeedAsked>(answer.good()?)?;
     for _ in 0..LOOKS {
         std::thread::sleep(LOOK);
         let feed = one(&place, &given.name)?;
@@ -137,11 +137,11 @@ fn accept(given: &One) -> Result<ExitCode, Failure> {
     let place = Place::of(&given.asking)?;
     one(&place, &given.name)?;
     let target = format!("/v1/feeds/{}/accept", percent_encoded(&given.name));
-    let answer = place.expect(Method::POST, &target, None)?.good()?;
+    let answer = place.expect(Method::POST, &target, None)?;
+    let (answer, FeedAsked { name, entries }) = answer.read()?;
     if given.asking.json {
         return print_json(&answer);
     }
-    let FeedAsked { name, entries } = typed(answer)?;
     out(&format!("{name}: taken; {} entries hold\n", maybe(entries)));
     Ok(ExitCode::SUCCESS)
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::{Method, StatusCode};
 use weir_shared::api::fleet::{Fleet, Instance};
 
-use super::ask::{Asking, Place, typed};
+use super::ask::{Asking, Place};
 use super::common::{EXIT_NO, Failure, finish, out, print_json};
 use super::text::{Table, maybe, plain, span};
 
@@ -18,12 +18,10 @@ pub fn run(asking: &Asking) -> ExitCode {
             let sentence = "this instance is of no fleet: WAF_FLEET is off";
             return Err(Failure::new(EXIT_NO, sentence));
         }
-        let answer = answer.good()?;
+        let (answer, fleet): (_, Fleet) = answer.read()?;
         if asking.json {
             print_json(&answer)?;
-        }
-        let fleet: Fleet = typed(answer)?;
-        if !asking.json {
+        } else {
             out(&told(&fleet));
         }
         Ok(ExitCode::from(if fleet.in_step { 0 } else { EXIT_NO }))

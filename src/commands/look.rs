@@ -13,9 +13,10 @@ use weir_shared::api::settings::SettingList;
 use weir_shared::api::status::{Counted, Status};
 use weir_shared::ban::{Ban, Expiry};
 use weir_shared::client;
+use weir_shared::health::Health;
 use weir_shared::verdict::{Action, History};
 
-use super::ask::{Asked, Asking, Place, typed};
+use super::ask::{Asked, Asking, Place, not_of_weir, typed};
 use super::common::{
     EXIT_NO, EXIT_USAGE, Failure, address, finish, now, out, percent_encoded, print_json,
 };
@@ -64,13 +65,15 @@ pub fn health(asking: &Asking) -> ExitCode {
     finish((|| {
         let answer = Place::of(asking)?.expect(Method::GET, "/v1/health", None)?;
         let passes = answer.status == StatusCode::OK;
+        let told = answer.body.get("status").unwrap_or(&Value::Null);
+        if passes && told != Health::Pass.word() {
+            let why = format!("a health check that passes says {:?}", Health::Pass.word());
+            return Err(not_of_weir(&why));
+        }
         if asking.json {
             print_json(&answer.body)?;
         } else {
-            out(&format!(
-                "{}\n",
-                cell(answer.body.get("status").unwrap_or(&Value::Null))
-            ));
+            out(&format!("{}\n", cell(told)));
         }
         Ok(ExitCode::from(if passes { 0 } else { EXIT_NO }))
     })())
@@ -80,11 +83,11 @@ pub fn health(asking: &Asking) -> ExitCode {
 pub fn status(asking: &Asking) -> ExitCode {
     finish((|| {
         let answer = Place::of(asking)?.expect(Method::GET, "/v1/status", None)?;
-        let status = answer.good()?;
+        let (answer, status) = answer.read()?;
         if asking.json {
-            return print_json(&status);
+            return print_json(&answer);
         }
-        out(&status_text(&typed(status)?));
+        out(&status_text(&status));
         Ok(ExitCode::SUCCESS)
     })())
 }
@@ -208,13 +211,13 @@ pub fn settings(asking: &Asking) -> ExitCode {
                 json!(SettingList::from(&*loaded.listing))
             }
         };
+        let SettingList { settings: listed } = typed(settings.clone())?;
         if asking.json {
             return print_json(&settings);
         }
-        let SettingList { settings } = typed(settings)?;
         let mut group = None;
         let mut table = Table::new(&["SETTING", "VALUE", "FROM"], &[]);
-        for one in settings {
+        for one in listed {
             if group.as_ref() != Some(&one.group) {
                 table.row([String::new()]);
                 table.row([plain(&one.group)]);
@@ -252,10 +255,11 @@ pub fn clients(given: &Clients) -> ExitCode {
             Asked::Answered(answer) => answer.good()?,
             Asked::NoService(failure) => json!(clients_of_files(&place, failure, given)?),
         };
+        let listed = typed(clients.clone())?;
         if given.asking.json {
             return print_json(&clients);
         }
-        out(&clients_text(&typed(clients)?));
+        out(&clients_text(&listed));
         Ok(ExitCode::SUCCESS)
     })())
 }
@@ -336,12 +340,11 @@ pub fn client(given: &One) -> ExitCode {
             Asked::Answered(answer) => answer.good()?,
             Asked::NoService(failure) => json!(client_of_files(&place, failure, client)?),
         };
+        let held: Held = typed(answer.clone())?;
+        let known = held.client.is_some() || !held.bans.is_empty();
         if given.asking.json {
             print_json(&answer)?;
-        }
-        let held: Held = typed(answer)?;
-        let known = held.client.is_some() || !held.bans.is_empty();
-        if !given.asking.json {
+        } else {
             out(&client_text(&given.address, &held));
         }
         Ok(ExitCode::from(if known { 0 } else { EXIT_NO }))

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use weir_shared::settings::{Loaded, Refused};
 
 use crate::channel;
+use crate::open_files;
 use crate::predecessor;
 use crate::process_log;
 use crate::serve;
@@ -90,6 +91,11 @@ pub fn version(json: bool) -> ExitCode {
 
 /// Serves until a signal; every problem that stops the start is one line on standard error.
 pub fn run(sources: Sources, loaded: Loaded, announce: serve::Announce) -> ExitCode {
+    if let Some(shortage) = open_files::shortage(&loaded.settings) {
+        predecessor::tell_failure(&shortage);
+        last_words([shortage]);
+        return ExitCode::from(EXIT_CONFIG);
+    }
     // Signals first: one that comes in the middle of the start must not end the process (ALIVE-3).
     let started = Signals::new()
         .and_then(|signals| Ok((signals, process_log::start(loaded.settings.log.level)?)));

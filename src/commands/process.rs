@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use http::{Method, StatusCode};
 use weir_shared::api::process::{Reloaded, SettingChange, Upgraded};
 
-use super::ask::{Asking, Place, typed};
+use super::ask::{Asking, Place};
 use super::common::{EXIT_CONFIG, Failure, finish, out, print_json};
 
 /// `weir reload`: exit status 78 if the settings have a fault; nothing is changed then.
@@ -25,11 +25,10 @@ pub fn reload(asking: &Asking) -> ExitCode {
             let sentence = format!("{}\nweir: nothing is changed", faults.join("\nweir: "));
             return Err(Failure::new(EXIT_CONFIG, sentence));
         }
-        let reloaded = answer.good()?;
+        let (answer, reloaded): (_, Reloaded) = answer.read()?;
         if asking.json {
-            return print_json(&reloaded);
+            return print_json(&answer);
         }
-        let reloaded: Reloaded = typed(reloaded)?;
         out(&told(&reloaded));
         for warning in &reloaded.warnings {
             eprintln!("weir: warning: {warning}");
@@ -42,11 +41,10 @@ pub fn reload(asking: &Asking) -> ExitCode {
 pub fn upgrade(asking: &Asking) -> ExitCode {
     finish((|| {
         let answer = Place::of(asking)?.expect(Method::POST, "/v1/upgrade", None)?;
-        let upgraded = answer.good()?;
+        let (answer, Upgraded { process }) = answer.read()?;
         if asking.json {
-            return print_json(&upgraded);
+            return print_json(&answer);
         }
-        let Upgraded { process } = typed(upgraded)?;
         out(&format!("process {process} takes over\n"));
         Ok(ExitCode::SUCCESS)
     })())

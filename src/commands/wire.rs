@@ -5,17 +5,25 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-use http::header::{AUTHORIZATION, HOST};
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Full};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
+use weir_shared::health::Health;
 
 use super::trust::Believed;
+
+/// The most bytes of an answer that are read. The largest one is the list of bans, and bans.json,
+/// which has the same bans, is at most as large. A stream of lines is not bounded as a whole.
+const ANSWER: usize = 256 << 20;
+
+/// The content type of a stream of lines.
+const LINES: &str = "application/x-ndjson";
 
 /// A line of a stream that is longer than this is left out.
 const LINE: usize = 64 << 10;
@@ -45,6 +53,8 @@ pub enum Broken {
     Connect(io::Error),
     /// The exchange failed after the connection was made.
     Later(String),
+    /// The answer is none that a service of weir gives.
+    Foreign(String),
     /// The service refused, with this sentence.
     Refused(String),
     /// The process that answers is not believed.
@@ -69,11 +79,15 @@ impl Service {
         body: Vec<u8>,
     ) -> Result<Answer, Broken> {
         let response = self.send(method, target, body).await?;
-        let status = response.status();
-        let body = response.into_body().collect().await;
-        let body = body.map_err(later)?.to_bytes();
-        let body = serde_json::from_slice(&body).map_err(later)?;
-        Ok(Answer { status, body })
+        let (status, kind) = (response.status(), kind(&response).to_owned());
+        let body = whole(response).await?;
+        let foreign = |why| Broken::Foreign(format!("{status} with {kind}, {why}"));
+        let body = serde_json::from_slice(&body).map_err(|_| foreign("which is no JSON"))?;
+        let answer = Answer { status, body };
+        match status.is_success() || answer.is_refusal() {
+            true => Ok(answer),
+            false => Err(foreign("which is no problem document of weir")),
+        }
     }
 
     /// Passes each line of an endless answer to `take`, until `take` returns false or the service
@@ -86,6 +100,11 @@ impl Service {
         let response = self.send(Method::GET, target, Vec::new()).await?;
         if !response.status().is_success() {
             return Err(Broken::Refused(refused(response).await?));
+        }
+        let kind = kind(&response);
+        if kind != LINES {
+            let why = format!("{} with {kind} instead of {LINES}", response.status());
+            return Err(Broken::Foreign(why));
         }
         let mut body = response.into_body();
         let mut held = Vec::new();
@@ -135,11 +154,40 @@ impl Service {
     }
 }
 
+impl Answer {
+    /// Whether it is a problem document, or what a health check says of a service that stops.
+    fn is_refusal(&self) -> bool {
+        match self.body.get("status") {
+            Some(Value::Number(number)) => number.as_u64() == Some(self.status.as_u16().into()),
+            Some(Value::String(word)) => [Health::Draining, Health::Fail]
+                .iter()
+                .any(|health| word == health.word()),
+            _ => false,
+        }
+    }
+}
+
+/// The content type of an answer, in words where there is none.
+fn kind(response: &Response<Incoming>) -> &str {
+    let kind = response.headers().get(CONTENT_TYPE);
+    let kind = kind.and_then(|kind| kind.to_str().ok());
+    kind.unwrap_or("no content type")
+}
+
+/// The whole body of an answer, which is bounded.
+async fn whole(response: Response<Incoming>) -> Result<Bytes, Broken> {
+    let body = Limited::new(response.into_body(), ANSWER).collect().await;
+    let body = body.map_err(|error| match error.is::<LengthLimitError>() {
+        true => Broken::Foreign(format!("more than {} MiB", ANSWER >> 20)),
+        false => later(error),
+    });
+    Ok(body?.to_bytes())
+}
+
 /// Why the service gave no stream: the sentence of its problem document, if it sent one.
 async fn refused(response: Response<Incoming>) -> Result<String, Broken> {
     let status = response.status();
-    let body = response.into_body().collect().await.map_err(later)?;
-    let problem: Option<Value> = serde_json::from_slice(&body.to_bytes()).ok();
+    let problem: Option<Value> = serde_json::from_slice(&whole(response).await?).ok();
     let detail = problem
         .as_ref()
         .and_then(|problem| problem.get("detail")?.as_str());
@@ -155,7 +203,11 @@ async fn send_on(
     let (mut sender, connection) = handshake.map_err(later)?;
     tokio::spawn(connection);
     let request = request.body(Full::new(Bytes::from(body))).map_err(later)?;
-    sender.send_request(request).await.map_err(later)
+    let sent = sender.send_request(request).await;
+    sent.map_err(|error| match error.is_parse() {
+        true => Broken::Foreign(format!("what is no HTTP ({error})")),
+        false => later(error),
+    })
 }
 
 fn later(error: impl fmt::Display) -> Broken {

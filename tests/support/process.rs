@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
-use super::{PATIENCE, wait_for_within};
+use super::{PATIENCE, wait_for_within, wait_until};
 
 /// How long a process is watched. Every test pays for it.
 const WATCHED: Duration = Duration::from_millis(20);
@@ -137,6 +137,21 @@ pub(crate) fn end_within(
 pub(crate) fn is_running(pid: Pid) -> bool {
     let status = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
     test_kill_process(pid).is_ok() && status.is_ok_and(|text| !text.contains(") Z "))
+}
+
+/// Waits for the end of a process that may be no child of ours.
+#[track_caller]
+pub(crate) fn wait_for_end(pid: Pid) {
+    wait_until("the end of a process", || !is_running(pid));
+}
+
+/// Whether a process catches the last of the signals that it sets handlers for.
+pub(crate) fn has_handlers(pid: Pid) -> bool {
+    let status = fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero()));
+    let status = status.unwrap_or_default();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    caught.is_some_and(|mask| mask & 1 << (Signal::USR2.as_raw() - 1) != 0)
 }
 
 /// A thread at one moment.

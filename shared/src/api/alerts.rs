@@ -11,7 +11,6 @@ use crate::units::Time;
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct AlertList<A = Alert> {
     /// Oldest first, in the form of alerts.json.
-    #[serde(default = "Vec::new")]
     pub alerts: Vec<A>,
 }
 

@@ -8,7 +8,6 @@ use crate::ban::Ban;
 
 /// The answer of `GET /v1/bans`.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
 pub struct BanList {
     /// Oldest first.
     pub bans: Vec<Arc<Ban>>,
@@ -27,11 +26,10 @@ pub struct Banned {
 
 /// The answer of `DELETE /v1/bans/…`.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
 pub struct Lifted {
     /// The bans that were lifted.
     pub lifted: Vec<Ban>,
     /// `false` if that is not on disk yet.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub persisted: Option<bool>,
 }

@@ -15,7 +15,6 @@ use crate::window::{PerSpan, RuleSpan, Span, Window};
 
 /// The answer of `GET /v1/clients`.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
 pub struct ClientList {
     /// The number of clients in the table.
     pub held: u64,
@@ -36,7 +35,6 @@ pub struct Listed {
 
 /// The answer of `GET /v1/clients/…`.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
 pub struct Held {
     /// None if the client is not in the table.
     pub client: Option<Client>,

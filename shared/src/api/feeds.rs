@@ -6,7 +6,6 @@ use crate::units::Time;
 
 /// The feeds.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
 pub struct FeedList {
     /// By name.
     pub feeds: Vec<Feed>,
@@ -38,12 +37,11 @@ pub struct Feed {
 
 /// The answer to a requested fetch, and to an accepted version.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
 pub struct FeedAsked {
     /// Its name.
     pub name: String,
     /// For an accepted version: the number of entries in force.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entries: Option<u64>,
 }
 

@@ -4,7 +4,6 @@ use serde::{Deserialize, Serialize};
 
 /// Several instances that act as one.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
 pub struct Fleet {
     /// Its name.
     pub fleet: String,

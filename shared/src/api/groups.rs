@@ -6,7 +6,6 @@ use crate::units::Time;
 
 /// Sums of clients by a common value.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
 pub struct Groups {
     /// `netblock`, `asn` or `country`.
     pub by: String,

@@ -6,7 +6,6 @@ use crate::units::Time;
 
 /// A list that was changed.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
 pub struct ListChanged {
     /// `allow` or `deny`.
     pub list: String,

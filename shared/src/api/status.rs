@@ -7,25 +7,27 @@ use crate::units::Time;
 
 /// The status of the service.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
 pub struct Status {
     /// The version of the service.
     pub version: String,
     /// `enforce` or `observe`.
     pub mode: String,
     /// When it was started.
+    #[serde(default)]
     pub started: Time,
     /// How long ago it was started.
     pub uptime_seconds: u64,
     /// The first address that it listens on.
     pub address: Option<String>,
     /// All of them.
+    #[serde(default)]
     pub listen: Vec<String>,
     /// The application.
     pub upstream: String,
     /// Requests of the last minutes.
     pub recent: Counted,
     /// Requests since the start.
+    #[serde(default)]
     pub total: Counted,
     /// Bans.
     pub bans: Bans,
@@ -34,16 +36,22 @@ pub struct Status {
     /// Connections of clients.
     pub connections: Connections,
     /// The use of limits that clients share.
+    #[serde(default)]
     pub shared_limits: Vec<SharedLimit>,
     /// Requests that claim to come from a crawler; crawlers without requests are left out.
+    #[serde(default)]
     pub crawlers: Vec<Crawler>,
     /// Clients that are remembered as known (SHARE-4).
+    #[serde(default)]
     pub known_clients: u64,
     /// Lookups by their outcome; empty if there were none.
+    #[serde(default)]
     pub lookups: InOrder<u64>,
     /// Items dropped because a queue was full, by the queue's name.
+    #[serde(default)]
     pub dropped: InOrder<u64>,
     /// One sentence each.
+    #[serde(default)]
     pub warnings: Vec<String>,
 }
 

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use weir_controlplane::offline;
 use weir_shared::netblock::NetSet;
 
-use crate::commands::ask::{Answer, Asked, Asking, Place, words};
+use crate::commands::ask::{Answer, Asked, Asking, Place, not_of_weir, words};
 use crate::commands::common::{EXIT_NO, EXIT_USAGE, Failure, out, percent_encoded, print_json};
 use crate::commands::lists;
 use crate::commands::text::count;
@@ -66,19 +66,22 @@ pub fn import(given: &Import) -> Result<ExitCode, Failure> {
     let faults: Vec<String> = faults_of(&answer);
     if faults.is_empty() {
         let imported = answer.good()?;
+        let [all, would, new, dropped] =
+            ["imported", "would_import", "new", "dropped"].map(|name| imported[name].as_u64());
+        let Some(all) = all.or(would) else {
+            return Err(not_of_weir("missing field `imported`"));
+        };
         if given.asking.json {
             return print_json(&imported);
         }
-        let [all, new, dropped] =
-            ["imported", "new", "dropped"].map(|name| imported[name].as_u64());
-        if let Some(count_of) = imported["would_import"].as_u64() {
+        if would.is_some() {
             out(&format!(
                 "no faults: {} would be imported\n",
-                count(count_of, "ban")
+                count(all, "ban")
             ));
             return Ok(ExitCode::SUCCESS);
         }
-        let (all, new) = (all.unwrap_or(0), new.unwrap_or(0));
+        let new = new.unwrap_or(0);
         let dropped = match dropped {
             Some(1..) => format!(", {} dropped for them", imported["dropped"]),
             _ => String::new(),

@@ -1,14 +1,11 @@
 //! The settings to try: those of the environment and the settings file, else those of the service
 //! that runs here, with the changes of each trial.
-#![expect(
-    clippy::indexing_slicing,
-    reason = "a member that a JSON document does not have reads as null"
-)]
 
 use http::Method;
+use weir_shared::api::settings::SettingList;
 use weir_shared::settings::Loaded;
 
-use crate::commands::ask::{Asked, Place};
+use crate::commands::ask::{Asked, Place, typed};
 use crate::commands::common::{EXIT_USAGE, Failure};
 use crate::sources::{Sources, environment};
 
@@ -45,16 +42,11 @@ impl Base {
         let mut from = "of this environment";
         if let Asked::Answered(answer) = place.ask(Method::GET, "/v1/settings", None)? {
             from = "of the running service";
-            let answer = answer.good()?;
-            for one in answer["settings"].as_array().into_iter().flatten() {
-                let told = (one["name"].as_str(), one["value"].as_str());
-                if let (Some(name), Some(value)) = told
-                    && one["origin"] != "default"
-                    && name != "WAF_SETTINGS_FILE"
-                {
-                    variables.push((name.to_owned(), value.to_owned()));
-                }
-            }
+            let SettingList { settings } = typed(answer.good()?)?;
+            let set = settings
+                .into_iter()
+                .filter(|one| one.origin != "default" && one.name != "WAF_SETTINGS_FILE");
+            variables.extend(set.filter_map(|one| Some((one.name, one.value?))));
         }
         variables.extend(own);
         Ok(Self { from, variables })

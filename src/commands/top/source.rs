@@ -228,7 +228,8 @@ fn obey(asker: &Asker, order: &Command) -> Result<Report, Failure> {
         Command::BanNetblock(netblock) => ban(place, "netblock", netblock),
         Command::Lift(subject) => {
             let target = format!("/v1/bans/{}", percent_encoded(subject));
-            place.expect(Method::DELETE, &target, None)?.good()?;
+            let answer = place.expect(Method::DELETE, &target, None)?;
+            typed::<api::bans::Lifted>(answer.good()?)?;
             Ok(Report::Done(format!("no ban of {subject} is left")))
         }
         Command::Allow(subject) => {

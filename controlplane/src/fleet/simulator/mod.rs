@@ -532,35 +532,46 @@ fn replay() {
     history(number("WEIR_FLEET_SEED").unwrap_or(7), true);
 }
 
+/// Instances that hold nothing and whose clocks are right; their nonces count from 1.
+fn started<const N: usize>(names: [&str; N]) -> [Instance; N] {
+    let mut nonce = 0;
+    names.map(|name| {
+        nonce += 1;
+        Instance::new(name, nonce, 0, Vec::new(), START)
+    })
+}
+
+/// One turn of an instance with an engine that obeys every call and answers it.
+#[track_caller]
+fn turn(instance: &mut Instance, store: &mut Store, now_ms: u64, is_late: bool) {
+    let mut engine = Model {
+        store,
+        // Without failures nothing is drawn that matters.
+        random: &mut Random::new(1),
+        fails: 0,
+        now_ms,
+        answers: &mut VecDeque::new(),
+    };
+    assert!(instance.turn(&mut engine, now_ms, is_late));
+}
+
 /// FLEET-15: two masters give two batches the same place in their logs. Whoever has read the one
 /// and meets the log that has the other reads that log from its beginning (seed 219).
 #[test]
 fn a_place_alone_names_no_batch() {
-    let mut random = Random::new(1);
-    let mut turn = |instance: &mut Instance, store: &mut Store| {
-        let mut engine = Model {
-            store,
-            random: &mut random,
-            fails: 0,
-            now_ms: START,
-            answers: &mut VecDeque::new(),
-        };
-        assert!(instance.turn(&mut engine, START, false));
-    };
-    let [mut here, mut there, mut reader] = [("here", 1), ("there", 2), ("reader", 3)]
-        .map(|(name, nonce)| Instance::new(name, nonce, 0, Vec::new(), START));
+    let [mut here, mut there, mut reader] = started(["here", "there", "reader"]);
     let mut stays = Store::default();
     for instance in [&mut here, &mut there, &mut reader] {
-        turn(instance, &mut stays);
+        turn(instance, &mut stays, START, false);
     }
     let mut goes = stays.clone();
     let ban = here.bans(netblock(client(1)), 7200, START);
     there.bans(netblock(client(5)), 7200, START);
-    turn(&mut here, &mut stays);
-    turn(&mut there, &mut goes);
-    turn(&mut reader, &mut goes);
+    turn(&mut here, &mut stays, START, false);
+    turn(&mut there, &mut goes, START, false);
+    turn(&mut reader, &mut goes, START, false);
     reader.cut();
-    turn(&mut reader, &mut stays);
+    turn(&mut reader, &mut stays, START, false);
     assert!(reader.ledger.ban(BanKey::of(&ban)).is_some());
 }
 
@@ -569,32 +580,20 @@ fn a_place_alone_names_no_batch() {
 /// which goes with its master (seed 2781).
 #[test]
 fn a_number_alone_names_no_batch() {
-    let mut random = Random::new(1);
-    let mut turn = |instance: &mut Instance, store: &mut Store, is_late| {
-        let mut engine = Model {
-            store,
-            random: &mut random,
-            fails: 0,
-            now_ms: START,
-            answers: &mut VecDeque::new(),
-        };
-        assert!(instance.turn(&mut engine, START, is_late));
-    };
-    let mut here = Instance::new("here", 1, 0, Vec::new(), START);
-    let mut reader = Instance::new("reader", 2, 0, Vec::new(), START);
+    let [mut here, mut reader] = started(["here", "reader"]);
     let mut stays = Store::default();
-    turn(&mut here, &mut stays, false);
+    turn(&mut here, &mut stays, START, false);
     let mut goes = stays.clone();
     here.bans(netblock(client(1)), 7200, START);
-    turn(&mut here, &mut stays, true);
+    turn(&mut here, &mut stays, START, true);
     here.cut();
     let ban = here.bans(netblock(client(5)), 7200, START);
-    turn(&mut here, &mut goes, false);
+    turn(&mut here, &mut goes, START, false);
     here.cut();
     for _ in 0..3 {
-        turn(&mut here, &mut stays, false);
+        turn(&mut here, &mut stays, START, false);
     }
-    turn(&mut reader, &mut stays, false);
+    turn(&mut reader, &mut stays, START, false);
     assert!(reader.ledger.ban(BanKey::of(&ban)).is_some());
 }
 
@@ -603,42 +602,30 @@ fn a_number_alone_names_no_batch() {
 /// does not take the other for it (seed 97165).
 #[test]
 fn the_same_events_sealed_twice_are_two_batches() {
-    let mut random = Random::new(1);
-    let mut turn = |instance: &mut Instance, store: &mut Store, is_late| {
-        let mut engine = Model {
-            store,
-            random: &mut random,
-            fails: 0,
-            now_ms: START,
-            answers: &mut VecDeque::new(),
-        };
-        assert!(instance.turn(&mut engine, START, is_late));
-    };
     let [mut here, mut there, mut twice, mut reader] =
-        [("here", 1), ("there", 2), ("twice", 3), ("reader", 4)]
-            .map(|(name, nonce)| Instance::new(name, nonce, 0, Vec::new(), START));
+        started(["here", "there", "twice", "reader"]);
     let mut stays = Store::default();
     // As many as are read at once: who reads them anew sends before it has read the rest.
     for number in 0..instance::READ as u64 {
         here.bans(netblock(client(1)), 60, START + number);
-        turn(&mut here, &mut stays, false);
+        turn(&mut here, &mut stays, START, false);
     }
     for instance in [&mut there, &mut twice, &mut reader] {
-        turn(instance, &mut stays, false);
+        turn(instance, &mut stays, START, false);
     }
     let mut goes = stays.clone();
     let ban = here.bans(netblock(client(5)), 7200, START);
     there.bans(netblock(client(9)), 7200, START);
     twice.bans(netblock(client(1)), 7200, START + 100);
-    turn(&mut here, &mut stays, false);
-    turn(&mut there, &mut goes, false);
-    turn(&mut twice, &mut goes, true);
-    turn(&mut reader, &mut goes, false);
+    turn(&mut here, &mut stays, START, false);
+    turn(&mut there, &mut goes, START, false);
+    turn(&mut twice, &mut goes, START, true);
+    turn(&mut reader, &mut goes, START, false);
     for instance in [&mut twice, &mut reader] {
         instance.cut();
-        turn(instance, &mut stays, false);
+        turn(instance, &mut stays, START, false);
     }
-    turn(&mut reader, &mut stays, false);
+    turn(&mut reader, &mut stays, START, false);
     assert!(reader.ledger.ban(BanKey::of(&ban)).is_some());
 }
 
@@ -646,35 +633,23 @@ fn the_same_events_sealed_twice_are_two_batches() {
 /// point, and is killed. It does not go on from that point: what it has read is sent (seed 35961).
 #[test]
 fn what_is_read_late_is_sent_after_a_restart() {
-    let mut random = Random::new(1);
-    let mut turn = |instance: &mut Instance, store: &mut Store, now| {
-        let mut engine = Model {
-            store,
-            random: &mut random,
-            fails: 0,
-            now_ms: now,
-            answers: &mut VecDeque::new(),
-        };
-        assert!(instance.turn(&mut engine, now, false));
-    };
-    let [mut here, mut reader, mut other] = [("here", 1), ("reader", 2), ("other", 3)]
-        .map(|(name, nonce)| Instance::new(name, nonce, 0, Vec::new(), START));
+    let [mut here, mut reader, mut other] = started(["here", "reader", "other"]);
     let made = here.breaks(client(1), START).unwrap();
     let now = START + 120_000;
     let mut stays = Store::default();
     reader.bans(netblock(client(5)), 7200, now);
     for _ in 0..2 {
-        turn(&mut reader, &mut stays, now);
+        turn(&mut reader, &mut stays, now, false);
     }
     reader.save();
     let mut goes = stays.clone();
-    turn(&mut here, &mut goes, now);
-    turn(&mut reader, &mut goes, now);
+    turn(&mut here, &mut goes, now, false);
+    turn(&mut reader, &mut goes, now, false);
     // It is saved while not all of its own is in the log: that is no point.
     reader.bans(netblock(client(9)), 7200, now);
     reader.restart(4, now, false);
     for instance in [&mut reader, &mut other] {
-        turn(instance, &mut stays, now);
+        turn(instance, &mut stays, now, false);
     }
     assert!(other.ledger.ban(made).is_some());
 }
@@ -709,14 +684,7 @@ fn twins_are_one_step() {
             }
             for _ in 0..6 {
                 for instance in &mut instances {
-                    let mut engine = Model {
-                        store: &mut store,
-                        random: &mut random,
-                        fails: 0,
-                        now_ms: now,
-                        answers: &mut VecDeque::new(),
-                    };
-                    assert!(instance.turn(&mut engine, now, false));
+                    turn(instance, &mut store, now, false);
                 }
             }
             let length = HOUR * 3_u64.pow(round);
@@ -742,38 +710,27 @@ fn twins_are_one_step() {
 /// again.
 #[test]
 fn what_is_taken_out_stays_out() {
-    let mut random = Random::new(1);
     let mut store = Store::default();
-    let mut turn = |instance: &mut Instance, now| {
-        let mut engine = Model {
-            store: &mut store,
-            random: &mut random,
-            fails: 0,
-            now_ms: now,
-            answers: &mut VecDeque::new(),
-        };
-        instance.turn(&mut engine, now, false)
-    };
-    let mut here = Instance::new("here", 1, 0, Vec::new(), START);
+    let [mut here] = started(["here"]);
     let ban = here.bans(netblock(client(1)), 7200, START);
     let key = BanKey::of(&ban);
     // A copy of the time before.
     let mut late = Instance::new("late", 2, 0, here.ledger.all(), START);
-    assert!(turn(&mut here, START));
+    turn(&mut here, &mut store, START, false);
     here.edits(key, &Edit::TakeOut, START + 1000);
     for _ in 0..3 {
-        assert!(turn(&mut here, START + 1000));
+        turn(&mut here, &mut store, START + 1000, false);
     }
     for _ in 0..3 {
-        assert!(turn(&mut late, START + 2000));
-        assert!(turn(&mut here, START + 2000));
+        turn(&mut late, &mut store, START + 2000, false);
+        turn(&mut here, &mut store, START + 2000, false);
     }
     assert_eq!(late.ledger.len(), 0);
     assert_eq!(here.ledger.len(), 0);
     let again = late.bans(netblock(client(1)), 60, START + 3000);
     for _ in 0..3 {
-        assert!(turn(&mut late, START + 3000));
-        assert!(turn(&mut here, START + 3000));
+        turn(&mut late, &mut store, START + 3000, false);
+        turn(&mut here, &mut store, START + 3000, false);
     }
     assert!(here.ledger.ban(BanKey::of(&again)).is_some());
 }
@@ -783,23 +740,16 @@ fn what_is_taken_out_stays_out() {
 fn what_is_taken_out_is_remembered_for_seven_days() {
     const DAY: u64 = 86_400_000;
     for (age, held) in [(6 * DAY, 0), (7 * DAY, 0), (7 * DAY + 2, 1)] {
-        let mut here = Instance::new("here", 1, 0, Vec::new(), START);
+        let [mut here] = started(["here"]);
         let ban = here.bans(netblock(client(1)), 7200, START);
         here.edits(BanKey::of(&ban), &Edit::TakeOut, START);
         let now = START + age;
         here.core.forget_old(now);
         let mut late = Instance::new("late", 2, 0, vec![ban], START);
-        let (mut random, mut store) = (Random::new(1), Store::default());
+        let mut store = Store::default();
         for _ in 0..3 {
             for instance in [&mut here, &mut late] {
-                let mut engine = Model {
-                    store: &mut store,
-                    random: &mut random,
-                    fails: 0,
-                    now_ms: now,
-                    answers: &mut VecDeque::new(),
-                };
-                assert!(instance.turn(&mut engine, now, false));
+                turn(instance, &mut store, now, false);
             }
         }
         let both = [&here, &late].map(|instance| instance.ledger.len());
@@ -811,7 +761,7 @@ fn what_is_taken_out_is_remembered_for_seven_days() {
 #[test]
 fn members_of_a_newer_version_are_kept() {
     let (mut core, _) = Core::new(Origin::new("a", 1).unwrap(), &[]);
-    let mut here = Instance::new("here", 1, 0, Vec::new(), START);
+    let [mut here] = started(["here"]);
     here.bans(netblock(client(1)), 60, START);
     let replica = here.core.replica();
     let event = replica
