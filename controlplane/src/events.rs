@@ -3,7 +3,7 @@
 //!
 //! The thread of the request log passes each line here. Every listener gets all alerts, and the
 //! first [`DECISIONS_A_SECOND`] requests of each second. A listener that is too slow loses lines.
-//! Once a second it is told how many were left out and lost.
+//! Once a second each listener gets the number of lines left out and lost.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

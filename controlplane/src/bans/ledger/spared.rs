@@ -124,7 +124,7 @@ mod tests {
         let all: Vec<Arc<Ban>> = ledger.all().iter().map(|ban| ledger.shown(ban)).collect();
         let spared = all.iter().filter(|ban| ban.unknown.get(SPARED).is_some());
         assert_eq!(spared.count(), 2);
-        // What is written does not say so.
+        // The written form has no such member.
         assert!(
             ledger
                 .all()
