@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(bounds_within(1024, &settings), None);
     }
 
-    /// CONN-4: a single one is told as one.
+    /// CONN-4: a bound of one has the singular in the message.
     #[test]
     fn the_bounds_are_told_as_people_say_them() {
         let wanted = Settings::default().connections;
@@ -201,8 +201,8 @@ mod tests {
         }
     }
 
-    /// CONN-4, EDGE-1, EDGE-4: each worker has a socket at every place, and holds connections whose
-    /// header has not come.
+    /// CONN-4, EDGE-1, EDGE-4: each worker has a socket at every listen address, and holds
+    /// connections whose PROXY header has not arrived.
     #[test]
     fn listeners_and_unnamed_connections_take_files() {
         let mut settings = Settings {

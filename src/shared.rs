@@ -210,9 +210,9 @@ mod tests {
     }
 
     proptest! {
-        /// ALIVE-5, RULE-8: whoever is trusted, forwards for many and offends, and however: the
-        /// control plane bans what the data plane says that it will, or nobody where it says so.
-        /// Neither ever covers somebody spared beside the client itself.
+        /// ALIVE-5, RULE-8: for any trusted, forwarding and offending addresses, and any offence,
+        /// the control plane bans exactly what the data plane announces, or nobody if it announces
+        /// that. Neither ever covers a spared address beside the client itself.
         #[test]
         fn both_planes_ban_the_same(
             trusted in prop::collection::vec((address(), 20u8..=32, any::<bool>()), 0..4),

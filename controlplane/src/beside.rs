@@ -106,8 +106,8 @@ fn lost() -> io::Error {
 mod tests {
     use super::*;
 
-    /// STATE-2: a file is replaced whole, whatever lay beside it; one whose writing fails stays as
-    /// it was, and nothing is left beside it.
+    /// STATE-2: a file is replaced whole, whatever lay beside it; if the write fails, the file
+    /// stays as it was, and nothing is left beside it.
     #[test]
     fn a_file_is_replaced_whole_or_not_at_all() {
         let dir = tempfile::tempdir().unwrap();
@@ -124,8 +124,8 @@ mod tests {
         assert_eq!((fs::read(&path).unwrap(), names()), (b"first".to_vec(), 1));
     }
 
-    /// RESTART-4: whoever writes for the next process is told of a thread that ends without an
-    /// answer, and of one that fails.
+    /// RESTART-4: a writer for the next process gets an error if the thread ends without an answer,
+    /// or fails.
     #[test]
     fn a_thread_that_ends_is_told() {
         let patience = Duration::from_secs(60);

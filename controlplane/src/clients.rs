@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(read.row, row);
     }
 
-    /// RULE-2, RULE-4: what rules have counted is written with their names, and read back.
+    /// RULE-2, RULE-4: the counts of rules are written with the rules' names, and read back.
     #[test]
     fn counts_of_rules_have_one_form() {
         let mut row = row("203.0.113.7");
@@ -172,7 +172,7 @@ mod tests {
         assert!(fault.to_string().contains("limit"), "{fault}");
     }
 
-    /// Answers that say the same are held once: 20,000 clients are of far fewer networks.
+    /// Equal lookup answers are held once: 20,000 clients are of far fewer networks.
     #[test]
     fn clients_of_one_network_share_their_answer() {
         let rows = ["192.0.2.1", "192.0.2.2"].map(|client| Row::from(row(client)));
@@ -182,7 +182,8 @@ mod tests {
         assert_eq!(read, rows);
     }
 
-    /// RULE-8: what other sites asked for is written beside what was counted, and read back.
+    /// RULE-8: the requests that other sites made visitors send are written beside the counts, and
+    /// read back.
     #[test]
     fn what_other_sites_asked_for_has_one_form() {
         let mut row = row("203.0.113.7");
@@ -209,8 +210,8 @@ mod tests {
         assert_eq!((read.row, read.unknown), (row, None));
     }
 
-    /// STATE: members of an entry that nobody here knows stay with their client when memory writes
-    /// it anew.
+    /// STATE: unknown members of an entry stay with their client when the service writes the entry
+    /// again.
     #[test]
     fn unknown_members_stay_with_their_client() {
         let mut form = json!(Form::from(&row("203.0.113.7")));
@@ -229,7 +230,7 @@ mod tests {
         );
     }
 
-    /// LIMIT-7: of a file that holds more, the 20,000 seen last are taken.
+    /// LIMIT-7: of a file that holds more, the 20,000 clients seen last are loaded.
     #[test]
     fn the_bound_holds_for_files() {
         let entries: Vec<_> = (0..u32::try_from(MAX_CLIENTS).unwrap() + 5)

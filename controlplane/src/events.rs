@@ -3,7 +3,7 @@
 //!
 //! The thread of the request log passes each line here. Every listener gets all alerts, and the
 //! first [`DECISIONS_A_SECOND`] requests of each second. A listener that is too slow loses lines.
-//! Once a second it is told how many were left out and lost.
+//! Once a second each listener gets the number of lines left out and lost.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -188,7 +188,8 @@ mod tests {
             .collect()
     }
 
-    /// CONTROL-2: alerts go to everybody, requests so many a second, and what was left out is told.
+    /// CONTROL-2: every listener gets all alerts, a bounded number of requests a second, and the
+    /// number of the requests left out.
     #[test]
     fn requests_are_sampled_and_alerts_are_not() {
         let events = Events::default();
@@ -208,7 +209,7 @@ mod tests {
         assert_eq!(heard(&mut listener), ["r\n"]);
     }
 
-    /// CONTROL-2: who does not keep up loses lines, which are counted; nobody waits for them.
+    /// CONTROL-2: a listener that is too slow loses lines, which are counted; nothing waits for it.
     #[test]
     fn a_slow_listener_loses_lines() {
         let events = Events::default();
@@ -226,7 +227,7 @@ mod tests {
         assert_eq!(events.lost(), 5);
     }
 
-    /// CONTROL-2: those who listen are bounded; one who goes makes room.
+    /// CONTROL-2: the number of listeners is bounded; one that leaves makes room.
     #[test]
     fn listeners_are_bounded() {
         let events = Events::default();

@@ -1,8 +1,8 @@
 //! Requests of a hand-over to the control loop (RESTART-1, RESTART-4): to write the state files
-//! while it goes on, and to give them away.
+//! while it runs on, and to give them away.
 //!
-//! A loop that has given them away waits: it takes no events and no edits, and its thread touches
-//! no file. Until it is told that another process has them, it can take them back.
+//! A loop that has given the files away waits: it takes no events and no edits, and its thread
+//! touches no file. Until another process has the files, the loop can take them back.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;

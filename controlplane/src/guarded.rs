@@ -220,8 +220,8 @@ mod tests {
 
     use super::*;
 
-    /// RELOAD-4: what is no regular file is told as what it is, at once; a file is read up to its
-    /// bound and no further.
+    /// RELOAD-4: the error about anything but a regular file names its kind, at once; a file is
+    /// read up to its bound and no further.
     #[test]
     fn only_regular_files_within_their_bound_are_read() {
         let dir = tempfile::tempdir().unwrap();

@@ -392,7 +392,8 @@ mod tests {
         history
     }
 
-    /// CONTROL-11: each minute has what came in it; the open one is told as far as it is.
+    /// CONTROL-11: each minute has the counts of its requests; the current minute is shown with its
+    /// counts so far.
     #[test]
     fn a_minute_has_what_came_in_it() {
         let dir = tempfile::tempdir().unwrap();
@@ -411,8 +412,8 @@ mod tests {
         assert_eq!(one.times, [660]);
     }
 
-    /// CONTROL-11: 24 hours are kept and no more, in at most 200 KB; a clock that is set back
-    /// leaves nothing of a time to come.
+    /// CONTROL-11: 24 hours are kept and no more, in at most 200 KB; after a clock was set back
+    /// nothing of a future time remains.
     #[test]
     fn a_day_is_kept() {
         assert!(size_of::<Minute>() * KEPT < 200_000);
@@ -432,8 +433,8 @@ mod tests {
         assert_eq!(last, Some((1000, 7)));
     }
 
-    /// CONTROL-11: the next process has what this one kept, before what it counts itself; a file
-    /// that is none is as none.
+    /// CONTROL-11: the next process has the kept minutes of this one, before its own; an invalid
+    /// file counts as none.
     #[test]
     fn the_next_process_goes_on() {
         let dir = tempfile::tempdir().unwrap();
@@ -455,8 +456,8 @@ mod tests {
         assert!(read(&dir.path().join(FILE)).is_empty());
     }
 
-    /// CONTROL-11: a stop right behind the start loses nothing of what was kept: what is not read
-    /// yet stays as it lies there, what is read goes on.
+    /// CONTROL-11: a stop right after the start loses no kept minute: an unread file stays as it
+    /// is, a read one is continued.
     #[test]
     fn a_stop_behind_a_start_keeps_what_was_kept() {
         let dir = tempfile::tempdir().unwrap();

@@ -268,7 +268,7 @@ mod tests {
 
     use super::*;
 
-    /// STATE-5: a pointer leads to the end of what it names, also where names are escaped.
+    /// STATE-5: a pointer leads to the end of the value it names, even with escaped names.
     #[test]
     fn a_pointer_has_a_place() {
         let text = b"{\"a/b\": {\"~\": [1,\n 22, {\"x\": null}]},\n\"c\": 7}";
@@ -284,8 +284,8 @@ mod tests {
         }
     }
 
-    /// STATE-5: a member that comes twice is refused at its second value, at every level; the same
-    /// name in two objects is none.
+    /// STATE-5: a repeated member is refused at its second value, at every level; the same name in
+    /// two objects is no fault.
     #[test]
     fn a_member_that_comes_twice_is_refused() {
         let read = |text: &'static str| {

@@ -134,8 +134,8 @@ mod tests {
         mono_ns: 0,
     };
 
-    /// CONTROL-3: the files are read as the service reads them; what is missing is empty, and what
-    /// is wrong is told with its place.
+    /// CONTROL-3: the files are read as the service reads them; a missing file is empty, and a
+    /// fault is reported with its place.
     #[test]
     fn files_are_read_without_a_service() {
         let dir = tempfile::tempdir().unwrap();

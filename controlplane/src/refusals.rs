@@ -217,8 +217,8 @@ mod tests {
         refusals.take(&batch);
     }
 
-    /// CONTROL-5: the last 4,096 refusals are found by their ids, the newest of equal ones; those
-    /// before them, and what was not refused, are not.
+    /// CONTROL-5: the last 4,096 refusals are found by their ids, the newest of equal ones; older
+    /// ones, and requests that were not refused, are not found.
     #[test]
     fn the_last_refusals_are_found() {
         let refusals = Refusals::default();
@@ -254,7 +254,7 @@ mod tests {
         assert_eq!(refusals.ring().slots.len(), KEPT);
     }
 
-    /// CONTROL-5: what a client writes takes no more than its place.
+    /// CONTROL-5: the texts of a client take no more room than is reserved for them.
     #[test]
     fn texts_are_bounded() {
         let refusals = Refusals::default();

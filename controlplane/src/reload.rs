@@ -113,8 +113,8 @@ mod tests {
     use super::*;
     use crate::testing::settings;
 
-    /// RELOAD-2: a loop that takes the settings is believed; one that does not come to it is told
-    /// of in the answer of the reload, wherever it stops.
+    /// RELOAD-2: a reload trusts a loop that receives the settings; if the loop does not get to
+    /// them, wherever it hangs, the answer of the reload says so.
     #[test]
     fn a_loop_that_does_not_take_the_settings_is_told() {
         let new = Reloaded {

@@ -525,7 +525,7 @@ mod tests {
         }
     }
 
-    /// SHARE-4, SHARE-8: what is written fits its schema, and says the same when it is read.
+    /// SHARE-4, SHARE-8: the written file is valid under its schema, and is read back unchanged.
     #[test]
     fn what_is_written_is_read_back() {
         let rule = Arc::new(Rule::new(RuleKind::Limit, "search".to_owned()));
@@ -596,8 +596,8 @@ mod tests {
         assert_eq!(again, rows[..rows.len() - 1]);
     }
 
-    /// SHARE-8, STATE-2: what lies at the name beside it is neither followed nor waited for; a
-    /// write that fails leaves what was there, and nothing beside it.
+    /// SHARE-8, STATE-2: a link or pipe at the temporary name is neither followed nor waited for; a
+    /// failed write leaves the old file, and nothing beside it.
     #[test]
     fn nothing_beside_it_is_in_the_way() {
         let nothing = Written {
@@ -620,8 +620,8 @@ mod tests {
         assert!(!beside.exists());
     }
 
-    /// SHARE-8, STATE-5: what does not fit stops no start, a check tells it, and no write loses it:
-    /// the first one sets it aside.
+    /// SHARE-8, STATE-5: an invalid file stops no start, a check reports it, and no write loses it:
+    /// the first write sets it aside.
     #[test]
     fn what_does_not_fit_is_set_aside() {
         let dir = tempfile::tempdir().unwrap();
@@ -643,8 +643,8 @@ mod tests {
         assert_eq!(warning(dir.path()), None);
     }
 
-    /// SHARE-8, STATE-2, RESTART-4: a write that a slow disk holds up is the only one, and is told:
-    /// two of them, of one process or of two, would take each other's file away.
+    /// SHARE-8, STATE-2, RESTART-4: while a slow disk delays a write, no second write begins, and
+    /// that is told: two of them, of one process or of two, would remove each other's file.
     #[test]
     fn one_write_is_under_way_at_a_time() {
         let dir = tempfile::tempdir().unwrap();
@@ -667,7 +667,7 @@ mod tests {
         assert!(state.writing.is_none());
     }
 
-    /// SHARE-8: a file that is cut, or none of ours, is as none; a rule that is gone has no count.
+    /// SHARE-8: a file that is cut, or not weir's, counts as missing; a removed rule has no count.
     #[test]
     fn what_does_not_fit_is_left_aside() {
         let dir = tempfile::tempdir().unwrap();

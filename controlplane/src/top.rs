@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(series, all(&[("2", 30), ("3", 20), ("other", 11)]));
     }
 
-    /// METRIC: who enters late has its own count, not that of the one whose place it takes, and
+    /// METRIC: a key that enters late has its own count, not that of the key it replaces, and
     /// `other` never goes down.
     #[test]
     fn a_late_entrant_inherits_nothing() {
@@ -172,7 +172,7 @@ mod tests {
         assert_eq!(series, all(&[("1", 100), ("2", 100), ("other", 15)]));
     }
 
-    /// METRIC: two that are close do not take turns.
+    /// METRIC: two keys with close counts do not replace each other in turns.
     #[test]
     fn close_counts_do_not_flap() {
         let mut top = Top::new(1);

@@ -208,8 +208,8 @@ impl Instance {
 mod tests {
     use super::*;
 
-    /// BAN-4, STATE-11: an origin is read as it is written, one that is not known as well, which
-    /// the service did not make; names are bounded in length and in letters.
+    /// BAN-4, STATE-11: an origin is read as it is written, even an unknown one, which counts as
+    /// not made by the service; names are bounded in length and characters.
     #[test]
     fn an_origin_is_read_as_it_is_written() {
         for text in [

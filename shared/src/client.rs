@@ -111,7 +111,7 @@ mod tests {
         assert_eq!(of("203.0.113.7").to_string(), "203.0.113.7");
     }
 
-    /// CLIENT-1: what a client is written as is read back as the same client.
+    /// CLIENT-1: a client that is written and read back is the same client.
     #[test]
     fn a_client_survives_its_text() {
         for text in ["203.0.113.7", "2001:db8:1:2::/64"] {

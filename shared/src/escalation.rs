@@ -98,8 +98,9 @@ mod tests {
     const HOUR: u64 = 3_600_000;
     const NOW: u64 = 1_795_276_800_000;
 
-    /// APP-3: a duration that the application gives holds, at least as long as escalation says
-    /// where a ban ended lately, or where it says `ban` too; without one it is a broken limit's.
+    /// APP-3: a ban lasts as long as the application says, but at least as long as escalation says
+    /// if a ban ended lately or the answer says `ban` too; without a duration it lasts as long as
+    /// one for an exceeded limit.
     #[test]
     fn the_application_gives_a_duration() {
         let policy = Policy::default();
@@ -146,7 +147,7 @@ mod tests {
         assert_eq!(hours, [1, 3, 9, 27, 81]);
     }
 
-    /// BAN-1: later than the window, the first length again.
+    /// BAN-1: after the window a ban has the first length again.
     #[test]
     fn after_the_window_it_starts_again() {
         let last = Some(Ended {

@@ -177,7 +177,8 @@ mod tests {
         }
     }
 
-    /// LOOKUP-2: private and reserved ranges are told from public ones at their very edges.
+    /// LOOKUP-2: private and reserved ranges are distinguished from public ones at their very
+    /// edges.
     #[test]
     fn private_and_reserved_ranges_are_not_public() {
         for text in [

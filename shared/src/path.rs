@@ -652,7 +652,7 @@ mod tests {
             }
         }
 
-        /// CHECK-1: a path without anything to decode or to argue about is own exactly if it enters
+        /// CHECK-1: a path with nothing to decode and only one reading is own exactly if it enters
         /// `/_waf`.
         #[test]
         fn plain_paths_are_judged_exactly(path in path_of(&["/", "/", "/", ".", "..", "a", "_waf", "_WAF", "x_waf"])) {
@@ -660,7 +660,7 @@ mod tests {
             prop_assert_eq!(is_own(&path), entered.contains(&true));
         }
 
-        /// CHECK-1: what is routed as ours is ours.
+        /// CHECK-1: a path that is routed to the service's endpoints is the service's.
         #[test]
         fn exact_own_paths_are_own(path in path_of(PIECES)) {
             if own_path_exact(&path) {

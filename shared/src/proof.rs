@@ -69,7 +69,8 @@ pub type AskNames = Arc<dyn Fn(IpAddr, &Arc<Suffixes>) -> Option<NamesAnswer> + 
 mod tests {
     use super::*;
 
-    /// CRAWL-3: a suffix ends a name at the border of a label, and is not the whole of it.
+    /// CRAWL-3: a suffix matches the end of a name at the border of a label, and not the whole
+    /// name.
     #[test]
     fn a_suffix_begins_at_a_label() {
         for (name, expected) in [

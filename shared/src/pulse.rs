@@ -127,7 +127,7 @@ mod test_hook {
 mod tests {
     use super::*;
 
-    /// ALIVE-7: a loop that hangs is named, with for how long; one that has ended is not.
+    /// ALIVE-7: a hanging loop is named with the time for which it hangs; an ended one is not.
     #[test]
     fn a_loop_that_hangs_is_named() {
         let named = |name: &str| {

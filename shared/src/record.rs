@@ -370,7 +370,7 @@ mod tests {
     use super::*;
     use http::HeaderValue;
 
-    /// LOG: what was kept comes back, and an empty text is not an absent one.
+    /// LOG: stored texts are read back, and an empty text is not an absent one.
     #[test]
     fn what_was_kept_comes_back() {
         let mut batch = Batch::default();
@@ -415,7 +415,7 @@ mod tests {
         // One record's is not the next one's: shown by the log's own tests.
     }
 
-    /// LOG-6: of a refused client's texts 1 KiB is kept, and the next record has its own bound;
+    /// LOG-6: 1 KiB of a refused client's texts is kept, and the next record has its own bound;
     /// requests without a record are counted with the batch.
     #[test]
     fn a_refused_clients_texts_are_short() {
@@ -512,8 +512,8 @@ mod tests {
         assert!(batch.texts.capacity() <= 2 * BATCH_TEXT_BYTES);
     }
 
-    /// LOG-1: credentials are left out whatever the setting says; a name that stands there twice is
-    /// logged once.
+    /// LOG-1: credentials are left out whatever the setting says; a name that the setting repeats
+    /// is logged once.
     #[test]
     fn credentials_are_not_among_the_logged_headers() {
         let asked = [

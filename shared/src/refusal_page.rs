@@ -176,7 +176,7 @@ mod tests {
         String::from_utf8(page.fill(403, id, retry_after)).unwrap()
     }
 
-    /// TELL-1: the three places are filled in, and what fills them in is text of HTML.
+    /// TELL-1: the three placeholders are replaced by text that is escaped for HTML.
     #[test]
     fn a_page_is_filled_in_and_escaped() {
         assert_eq!(
@@ -197,7 +197,7 @@ mod tests {
         );
     }
 
-    /// TELL-1: a page that cannot be shown is told with what is wrong.
+    /// TELL-1: the error about an unusable page names the fault.
     #[test]
     fn a_faulty_page_is_told() {
         let fault = |text: &[u8]| RefusalPage::parse(text).map(drop).unwrap_err();
@@ -216,7 +216,7 @@ mod tests {
         );
     }
 
-    /// TELL-1: the page that is built in can be filled in.
+    /// TELL-1: the placeholders of the built-in page can be replaced.
     #[test]
     fn the_page_that_is_built_in_is_one() {
         let page = RefusalPage::default().fill(429, "id-1", Some(60));

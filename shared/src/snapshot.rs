@@ -336,8 +336,8 @@ mod tests {
         assert_eq!(index.active_until(client, 5), Some(10));
     }
 
-    /// FLEET-22: by a clock that is ahead a ban lasts as long as by its own, and one that never
-    /// ends does not end.
+    /// FLEET-22: under a clock that is ahead a ban lasts as long as under its own clock, and a
+    /// permanent ban does not end.
     #[test]
     fn a_ban_lasts_as_long_by_another_clock() {
         let mut index = BanIndex::default();
@@ -360,8 +360,8 @@ mod tests {
         }
     }
 
-    /// BAN-8: what is published does not change when the ledger goes on, and a change copies what
-    /// is near it alone.
+    /// BAN-8: a published snapshot does not change with the ledger, and a change copies only the
+    /// parts near it.
     #[test]
     fn a_copy_shares_what_does_not_change() {
         let mut index = BanIndex::default();

@@ -131,7 +131,7 @@ mod tests {
         }
     }
 
-    /// What begins with the first address there is, and ends with the last.
+    /// Spans that begin with the first of all addresses, and end with the last.
     #[test]
     fn everything_meets_everything() {
         let all: Spans = ["0.0.0.0/0", "::/0"]

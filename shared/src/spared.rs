@@ -320,8 +320,8 @@ mod tests {
         assert_eq!(spared.forwarder_count(), 1);
     }
 
-    /// CRAWL-4: what the process before kept is spared until the same moment, and never for longer
-    /// than a day; who was verified since is not forgotten for it, and the bound holds.
+    /// CRAWL-4: clients that the old process kept are spared until the same moment, and never for
+    /// longer than a day; clients verified since are kept, and the bound is kept, too.
     #[test]
     fn crawlers_of_the_process_before_are_spared() {
         let client = |text: &str| text.parse::<Client>().unwrap();
@@ -348,8 +348,8 @@ mod tests {
         assert_eq!(spared.crawler_rows().len(), MAX_CRAWLER_CLIENTS);
     }
 
-    /// CRAWL-4: who was a verified crawler within the last day is not banned, and beside it the
-    /// client alone is; a day later both are as everybody.
+    /// CRAWL-4: a client that was a verified crawler within the last day is not banned, and of its
+    /// netblock only the offending client is; a day later neither is treated specially.
     #[test]
     fn a_verified_crawler_is_spared_for_a_day() {
         let spared = Spared::default();
@@ -374,7 +374,7 @@ mod tests {
         assert_eq!(target("203.0.113.7"), whole);
     }
 
-    /// CRAWL-4: a ban beside a range of a feed, or inside of one, is of the client alone.
+    /// CRAWL-4: a ban whose netblock overlaps a range of a feed covers only the client.
     #[test]
     fn ranges_of_crawlers_are_spared() {
         let spared = Spared::default();
@@ -396,7 +396,8 @@ mod tests {
         }
     }
 
-    /// CRAWL-4: no more than 20,000 are spared; the one that was verified longest ago goes.
+    /// CRAWL-4: at most 20,000 clients are spared; the one that was verified longest ago is
+    /// dropped.
     #[test]
     fn spared_crawlers_are_bounded() {
         let spared = Spared::default();
@@ -416,7 +417,8 @@ mod tests {
         Cause::Jail,
     ];
 
-    /// ALIVE-5: whom a ban covers, by cause and by what stands in the netblock.
+    /// ALIVE-5: the addresses that a ban covers, by its cause and by the spared addresses in the
+    /// netblock.
     #[test]
     fn the_client_alone_is_banned_beside_somebody_spared() {
         let spared = Spared::new(

@@ -180,8 +180,8 @@ mod tests {
 
     use super::*;
 
-    /// ALIVE-2: a return and a panic are both told, by thread and by task; of a thread that may
-    /// return a panic alone.
+    /// ALIVE-2: a return and a panic are both reported, with thread and task; of a thread that may
+    /// return, only a panic is.
     #[test]
     fn an_end_is_told() {
         let (told, ends) = mpsc::channel();

@@ -303,7 +303,7 @@ mod tests {
         }
     }
 
-    /// METRIC, LOOKUP-4: 64512 is unknown, and so is whatever has no country.
+    /// METRIC, LOOKUP-4: 64512 counts as unknown, and so does an answer without a country.
     #[test]
     fn places_are_counted_and_unknown_is_unknown() {
         let mut counts = OriginCounts::default();
@@ -325,7 +325,7 @@ mod tests {
         assert_eq!(counts.asns, Counts::from_iter([(known, 1), (None, 4)]));
     }
 
-    /// METRIC: AS numbers are bounded, and none of the requests is lost over it.
+    /// METRIC: the number of AS numbers is bounded, and every request is still counted.
     #[test]
     fn as_numbers_are_bounded() {
         let (mut all, mut one) = (OriginCounts::default(), OriginCounts::default());

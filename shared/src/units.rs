@@ -259,7 +259,7 @@ mod tests {
         );
     }
 
-    /// TELL-1: a time to wait is rounded up, in the unit that people would say it in.
+    /// TELL-1: a time to wait is rounded up, in the unit that a person would use.
     #[test]
     fn times_to_wait_are_said_in_words() {
         for (seconds, words) in [
@@ -276,7 +276,7 @@ mod tests {
         }
     }
 
-    /// STATE-8: a time that its schema allows is read, also where no calendar goes on.
+    /// STATE-8: every time that its schema allows is read, even beyond the end of the calendar.
     #[test]
     fn times_at_the_ends_are_read() {
         for (text, time) in [

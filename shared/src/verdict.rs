@@ -34,7 +34,7 @@ pub enum Action {
     DeniedRule,
     /// An active ban covers the client.
     Banned,
-    /// The request broke a limit.
+    /// The request exceeded a limit.
     RateLimited,
     /// The body is larger than `WAF_MAX_BODY_SIZE`: 413.
     BodyTooLarge,

@@ -280,7 +280,7 @@ mod tests {
 
     const START: u64 = 1_795_276_800_000;
 
-    /// LIMIT-1: with a limit of 1000, request 1001 breaks it.
+    /// LIMIT-1: request 1001 exceeds a limit of 1000.
     #[test]
     fn the_request_after_the_limit_breaks_it() {
         let mut window = Window::default();
@@ -302,7 +302,8 @@ mod tests {
         assert!(window.is_over(Span::Minute, START + 79_999, 3));
     }
 
-    /// LIMIT-3: up to one second behind the window stays, beyond it restarts.
+    /// LIMIT-3: with a clock up to one second behind the window continues; further behind it
+    /// restarts.
     #[test]
     fn a_clock_set_back_restarts_the_window() {
         let mut window = Window::default();
@@ -352,7 +353,7 @@ mod tests {
             }
         }
 
-        /// LIMIT-8: after the wait that is named one more request fits, and one millisecond sooner
+        /// LIMIT-8: after the wait of the answer one more request fits, and one millisecond sooner
         /// it does not.
         #[test]
         fn the_wait_is_the_shortest(current in 0u64..2000, previous in 0u64..2000, elapsed in 0u64..60_000, limit in 1u64..1000) {

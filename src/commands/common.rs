@@ -180,7 +180,7 @@ mod tests {
 
     use super::*;
 
-    /// TELL-2: nothing in a document steers a terminal, and it is the same document.
+    /// TELL-2: the printed document cannot steer a terminal, and its content is unchanged.
     #[test]
     fn a_document_steers_no_terminal() {
         let document = json!({"a\u{9b}31m": "x\u{7f}\u{202e}\u{85}\n\"\\\u{e9}\u{1f600}"});
@@ -192,7 +192,8 @@ mod tests {
         assert!(shown.contains("\u{e9}\u{1f600}"), "{shown}");
     }
 
-    /// CONTROL-3: the time of two calls can be compared, or "the last minute" never ends.
+    /// CONTROL-3: the times of two calls can be compared; otherwise "the last minute" would never
+    /// end.
     #[test]
     fn monotonic_time_goes_on_between_two_calls() {
         let pause = std::time::Duration::from_millis(3);

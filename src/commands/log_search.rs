@@ -124,8 +124,8 @@ mod tests {
         format!("{{\"event\":\"request\",\"request_id\":\"id-{number}\",\"path\":\"{path}\"}}\n")
     }
 
-    /// CONTROL-5: every line is found, wherever the pieces are cut; nothing is read twice, and what
-    /// is near the end costs one piece.
+    /// CONTROL-5: every line is found, wherever the pieces are cut; nothing is read twice, and a
+    /// line near the end costs one piece.
     #[test]
     fn every_line_is_found_once() {
         let text: String = (0..60_000).map(|number| line(number, "/ä")).collect();
@@ -144,8 +144,8 @@ mod tests {
         assert_eq!(found("id"), (None, text.len()));
     }
 
-    /// CONTROL-5: the newest of equal ids; another member that holds the words, half a line, an
-    /// endless one and what is no text are passed over.
+    /// CONTROL-5: the newest line of equal ids is found; the id in another member, half a line, an
+    /// endless line and bytes that are no text are skipped.
     #[test]
     fn what_is_no_such_line_is_passed_over() {
         let find = |text: &[u8], id: &str| newest(&mut Cursor::new(text.to_vec()), id).unwrap();

@@ -217,8 +217,8 @@ mod tests {
         line.to_string().into_bytes()
     }
 
-    /// CONTROL-3: paths of the last minute, most requests first; what the service left out is told,
-    /// and what is no request of ours is passed over.
+    /// CONTROL-3: the paths of the last minute come with most requests first; the number of
+    /// requests that the service left out is shown, and lines that are no request are skipped.
     #[test]
     fn the_last_minute_by_path() {
         let mut minute = Minute::default();
@@ -275,7 +275,7 @@ mod tests {
         assert_eq!(minute.report(62_000).fault, None);
     }
 
-    /// CONTROL-3: however many requests and however long their paths, what is kept is bounded.
+    /// CONTROL-3: the kept paths are bounded, for any number of requests and any length of paths.
     #[test]
     fn a_minute_is_bounded() {
         let mut minute = Minute::default();

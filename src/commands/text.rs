@@ -236,7 +236,8 @@ mod tests {
         assert_eq!(cell(&Value::Null), "–");
     }
 
-    /// CONTROL-3: a line for a program has as many cells as its headings, whatever they say.
+    /// CONTROL-3: a line for a program has as many cells as there are headings, whatever the cells
+    /// contain.
     #[test]
     fn a_cell_of_a_program_is_one() {
         assert_eq!(
@@ -245,7 +246,7 @@ mod tests {
         );
     }
 
-    /// CONTROL-3: one is told as one; bytes in a unit that people read.
+    /// CONTROL-3: a count of one has the singular; bytes have a readable unit.
     #[test]
     fn numbers_are_told_as_people_say_them() {
         assert_eq!(
@@ -277,7 +278,7 @@ mod tests {
         );
     }
 
-    /// CONTROL-5: what is to be pasted into a shell is one word there.
+    /// CONTROL-5: a text for pasting into a shell is one word there.
     #[test]
     fn words_for_a_shell_are_quoted() {
         let of = ["/var/lib/weir/weir.sock", "a b", "it's", ""];

@@ -133,8 +133,9 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(20);
 
-    /// BAN-8: nobody waits for the thread. While it is held up, so many answers wait and one more
-    /// is 503 at once; it goes on with those that wait. A panic costs one answer.
+    /// BAN-8: no caller waits for the thread. While the thread hangs, a bounded number of answers
+    /// waits, and one more is 503 at once; afterwards the thread sends the waiting ones. A panic
+    /// costs one answer.
     #[test]
     fn answers_that_wait_are_bounded_and_a_panic_costs_one() {
         let answers = Answers::start(Service::of_test()).unwrap();

@@ -451,15 +451,15 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2000))]
 
-        /// ADMIN-2: whatever bytes come, the body is judged: never a panic, and never an order of
-        /// nothing.
+        /// ADMIN-2: a body of any bytes is parsed without a panic, and never becomes an empty
+        /// order.
         #[test]
         fn any_bytes_are_judged(body in prop::collection::vec(any::<u8>(), 0..200)) {
             prop_assert!(judged(&body).is_err());
         }
 
-        /// ADMIN-2: whatever members come, there is an order that is right, or faults that point at
-        /// what is wrong.
+        /// ADMIN-2: a body with any members becomes a valid order, or faults that point at the
+        /// wrong members.
         #[test]
         fn any_members_are_judged(members in prop::collection::vec(member(), 0..7), cut in any::<prop::sample::Index>(), whole in any::<bool>()) {
             let text = format!("{{{}}}", members.join(","));

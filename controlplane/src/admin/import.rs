@@ -321,7 +321,8 @@ mod tests {
         Spared::new(["10.1.0.0/16".parse().unwrap()].into_iter().collect())
     }
 
-    /// CONTROL-9: a ban that would end at once is a fault, as it is for one ban.
+    /// CONTROL-9: a ban that would end at once is a fault in an import, as it is in a request for
+    /// one ban.
     #[test]
     fn a_list_wants_a_length() {
         for length in ["0s", "0h"] {
@@ -332,8 +333,8 @@ mod tests {
         }
     }
 
-    /// CONTROL-9: of a bans.json every entry with a fault is named, each with its line and its
-    /// pointer, up to a bound; what is no JSON behind them, too.
+    /// CONTROL-9: the answer names every faulty entry of a bans.json with its line and its pointer,
+    /// up to a bound, and also bytes after the entries that are not JSON.
     #[test]
     fn every_faulty_entry_is_named() {
         let told = |text: &str| match read("", text.as_bytes(), &spared()) {
@@ -390,7 +391,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(1000))]
 
-        /// CONTROL-9: whatever bytes come, they are judged: bans, or at least one fault.
+        /// CONTROL-9: a body of any bytes becomes bans, or at least one fault.
         #[test]
         fn any_bytes_are_judged(body in prop::collection::vec(any::<u8>(), 0..200), brace in any::<bool>()) {
             let body = if brace { [b"{\"bans\":".as_slice(), &body].concat() } else { body };
@@ -402,8 +403,8 @@ mod tests {
             }
         }
 
-        /// CONTROL-9: a list is taken whole or not at all, and each bad line is named once: as when
-        /// each line is judged by itself.
+        /// CONTROL-9: a list is imported whole or not at all, and each bad line is named once: the
+        /// same lines as when each is parsed alone.
         #[test]
         fn a_list_is_judged_line_by_line(lines in prop::collection::vec(line(), 0..30)) {
             let alone = |line: &str| read(TERMS, line.as_bytes(), &spared());
@@ -431,7 +432,7 @@ mod tests {
         }
     }
 
-    /// CONTROL-9: faults are told up to a bound, and how many more there are.
+    /// CONTROL-9: the answer lists faults up to a bound, and the number of the others.
     #[test]
     fn faults_are_bounded() {
         let body = format!("nowhere {}\n", "x".repeat(9000)).repeat(150);

@@ -275,7 +275,7 @@ mod tests {
 
     use super::*;
 
-    /// CONTROL-2: the recent part is what came since the look, and no more.
+    /// CONTROL-2: the recent part holds only events since the look before.
     #[test]
     fn recent_is_the_difference() {
         let mut then = Totals::default();

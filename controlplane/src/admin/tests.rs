@@ -43,8 +43,8 @@ fn check_problem(answer: &OwnResponse, status: u16, detail: &str) {
     assert!(told.contains(detail), "{told:?} lacks {detail:?}");
 }
 
-/// ADMIN-1, ADMIN-3, CHECK-1: every request that is wrong, with its status and what its problem
-/// document says.
+/// ADMIN-1, ADMIN-3, CHECK-1: each wrong request gets its status and its text in the problem
+/// document.
 #[test]
 fn every_wrong_request_has_its_answer() {
     let mut rig = Rig::new(settings());
@@ -335,7 +335,7 @@ fn every_wrong_request_has_its_answer() {
     assert_eq!(body(&rig.get("/_waf/bans"))["bans"], json!([]));
 }
 
-/// ADMIN-1: with no token set the endpoints do not exist, whatever is asked.
+/// ADMIN-1: without a token setting the endpoints do not exist, for any request.
 #[test]
 fn without_a_token_set_there_is_nothing() {
     let mut rig = Rig::new(settings_with(|settings| {
@@ -507,7 +507,7 @@ fn every_fault_of_a_body_is_told_with_its_pointer() {
     assert_eq!(body(&rig.get("/_waf/bans"))["bans"], json!([]));
 }
 
-/// BAN-3, ADMIN-2: what a POST bans, and its answer.
+/// BAN-3, ADMIN-2: the netblock that a POST bans, and its answer.
 #[test]
 fn a_ban_is_made_as_it_was_asked_for() {
     let longest = "ü".repeat(500);
@@ -600,8 +600,8 @@ fn a_full_ledger_is_a_conflict() {
     check_problem(&rig.post(BAN), 409, "WAF_MAX_BANS");
 }
 
-/// ADMIN: DELETE lifts every active ban that covers the address, and no other; they are kept and
-/// marked.
+/// ADMIN: DELETE lifts every active ban that covers the address, and no other ban; lifted bans are
+/// kept and marked.
 #[test]
 fn every_active_ban_of_an_address_is_lifted() {
     let mut rig = Rig::new(settings());
@@ -657,7 +657,7 @@ fn an_observed_ban_is_lifted_too() {
     assert_eq!(body(&answer)["lifted"].as_array().unwrap().len(), 1);
 }
 
-/// ADMIN: bans oldest first, those that are active or not, those of one address.
+/// ADMIN: the list has bans oldest first, and can be filtered by active or not, and by address.
 #[test]
 fn bans_are_listed_as_asked() {
     let mut rig = Rig::new(settings());
@@ -699,7 +699,8 @@ fn bans_are_listed_as_asked() {
     assert_eq!(rig.get("/_waf/bans?other=1").status, 400);
 }
 
-/// ADMIN-4: the client as clients.json holds it, with its bans; 404 where neither is known.
+/// ADMIN-4: the answer has the client as clients.json holds it, with its bans; 404 if neither is
+/// known.
 #[test]
 fn a_client_comes_with_its_bans() {
     let mut rig = Rig::new(settings());
@@ -715,7 +716,8 @@ fn a_client_comes_with_its_bans() {
     assert_eq!(rig.get("/_waf/clients/192.0.2.1").status, 404);
 }
 
-/// METRIC, CHECK-4: the metrics answer, which a client's history counts as neither.
+/// METRIC, CHECK-4: the metrics are answered, and a client's history counts the request neither as
+/// passed nor as refused.
 #[test]
 fn metrics_are_answered_to_their_own_token() {
     let mut rig = Rig::new(settings());
@@ -737,7 +739,7 @@ fn metrics_are_answered_to_their_own_token() {
     assert!(!text.contains("203.0.113"), "no client address in a label");
 }
 
-/// A queue that is full is 503 with Retry-After, at once; nothing waits on the data plane's thread.
+/// A full queue is answered 503 with Retry-After at once; nothing waits on the data plane's thread.
 #[test]
 fn a_full_queue_is_answered_at_once() {
     let mut rig = Rig::new(settings());
@@ -767,8 +769,8 @@ fn a_full_queue_is_answered_at_once() {
     );
 }
 
-/// ADMIN-1, RELOAD-2, RELOAD-3: a token that is gone from the file is gone from the service once a
-/// reload is taken; one that cannot be used is told, and changes nothing.
+/// ADMIN-1, RELOAD-2, RELOAD-3: a token that was removed from the file stops working once a reload
+/// is applied; the reload reports an unusable token and then changes nothing.
 #[test]
 fn a_reload_changes_the_token_in_use() {
     let reloaded = |settings| weir_shared::reload::Reloaded {
@@ -799,7 +801,7 @@ fn a_reload_changes_the_token_in_use() {
     }
 }
 
-/// A ban that the answer tells of refuses from that moment on, whatever its length.
+/// A ban refuses from the moment of its answer on, for any length.
 #[test]
 fn a_ban_of_any_length_is_in_force() {
     for (duration, until) in [

@@ -163,7 +163,7 @@ mod tests {
         token.is_in(Some(&HeaderValue::from_static(field)))
     }
 
-    /// ADMIN-1: the bearer scheme in any case, the token to the letter.
+    /// ADMIN-1: the bearer scheme matches in any case, the token only exactly.
     #[test]
     fn only_the_whole_token_is_right() {
         for right in ["Bearer secret", "bearer secret", "BEARER   secret "] {
@@ -186,8 +186,8 @@ mod tests {
         assert!(!Token::of(&Secret::new("secret".to_owned())).is_in(None));
     }
 
-    /// ADMIN-1, METRIC-3: what a token file may hold; each that cannot be used is told, with the
-    /// setting that names it.
+    /// ADMIN-1, METRIC-3: the allowed content of a token file; the error about an unusable file
+    /// names its setting.
     #[test]
     fn a_token_file_holds_one_token() {
         let dir = tempfile::tempdir().unwrap();

@@ -363,7 +363,7 @@ mod tests {
         assert_eq!(String::from_utf8(out).unwrap(), TEXT);
     }
 
-    /// STATE: an empty file has all three lists, and each of them is needed.
+    /// STATE: an empty file has all three lists, and a file without one of them is faulty.
     #[test]
     fn every_list_is_needed() {
         let mut out = Vec::new();
@@ -386,7 +386,7 @@ mod tests {
         }
     }
 
-    /// STATE-5: what does not fit is named with its place.
+    /// STATE-5: an error names the place of a member that is not valid.
     #[test]
     fn faults_name_their_place() {
         for (was, is, expected) in [
@@ -424,7 +424,7 @@ mod tests {
         assert!(fault.to_string().contains("duplicate time"), "{fault}");
     }
 
-    /// STATE: members of an entry that nobody here knows stay with it when memory writes it anew.
+    /// STATE: unknown members of an entry stay with it when the service writes the entry again.
     #[test]
     fn unknown_members_stay_with_their_entry() {
         let content =
@@ -437,8 +437,8 @@ mod tests {
         assert_eq!(serde_json::to_value(&written[0]).unwrap()["note"], "ours");
     }
 
-    /// STATE-11: an alert is of a kind, and one of the fleet about something, in a word that
-    /// another version need not know; that stops no start.
+    /// STATE-11: a kind of alert, or a topic of the fleet, that this version does not know stops no
+    /// start.
     #[test]
     fn any_word_of_a_kind_and_of_a_fleet_is_kept() {
         for (kind, what) in [
@@ -462,7 +462,7 @@ mod tests {
         }
     }
 
-    /// ALERT-4: of a file that holds more, the newest 1,000 alerts are taken.
+    /// ALERT-4: of a file that holds more, the newest 1,000 alerts are loaded.
     #[test]
     fn the_bounds_hold_for_files() {
         let alert = |time| {

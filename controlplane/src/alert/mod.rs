@@ -480,7 +480,7 @@ mod tests {
         }
     }
 
-    /// ALERT-4: each kind is one JSON line with what it has to say.
+    /// ALERT-4: each kind of alert is one JSON line with its members.
     #[test]
     fn each_kind_has_its_line() {
         let (mut alerts, written) = alerts();
@@ -557,8 +557,9 @@ mod tests {
         assert_eq!(alerts.raised(), [1; 12]);
     }
 
-    /// ALERT-4: of 100,000 alerts in a minute 60 have a line, the rest is one line with the number;
-    /// the count is right, another kind is not held back by it, and what is kept is bounded.
+    /// ALERT-4: of 100,000 alerts in a minute 60 have a line each, and one line has the number of
+    /// the others. The count is right, alerts of another kind are not held back, and the kept
+    /// alerts are bounded.
     #[test]
     fn a_flood_yields_bounded_lines_and_right_counts() {
         let (mut alerts, written) = alerts();
@@ -593,8 +594,8 @@ mod tests {
         assert_eq!(alerts.raised()[0], 107_075);
     }
 
-    /// ALERT-4: alerts of one millisecond, and of a clock set back a little, have names of their
-    /// own, in their order.
+    /// ALERT-4: alerts of one millisecond, or after a clock that was set back a little, have
+    /// distinct names in their order.
     #[test]
     fn each_alert_has_a_name_of_its_own() {
         let (mut alerts, _written) = alerts();
@@ -605,8 +606,8 @@ mod tests {
         assert_eq!(times, [0, 1, 2, 1000]);
     }
 
-    /// STATE-11: a clock that jumped a year forward and back leaves no alert a year ahead; their
-    /// order stays, and new ones have the time that it is.
+    /// STATE-11: a clock that jumped a year forward and back leaves no alert a year ahead; alerts
+    /// keep their order, and new ones have the present time.
     #[test]
     fn no_alert_stays_a_year_ahead() {
         const YEAR: u64 = 365 * 24 * 60 * MINUTE;
@@ -627,7 +628,7 @@ mod tests {
         assert_eq!(kept(&alerts), expected.map(|(file, at)| (json!(file), at)));
     }
 
-    /// ALERT-4: a log that takes no line is counted and waited for by nobody.
+    /// ALERT-4: lines that the log does not accept are counted, and nothing waits for the log.
     #[test]
     fn a_full_channel_is_counted() {
         let (lines, _written) = crossbeam_channel::bounded(1);

@@ -66,8 +66,8 @@ mod tests {
 
     use super::*;
 
-    /// SHARE-8, ALERT-2: one alert of a key in a cooldown; other keys have their own; what is kept
-    /// is bounded.
+    /// SHARE-8, ALERT-2: one alert of a key in a cooldown; other keys have their own cooldowns;
+    /// their number is bounded.
     #[test]
     fn a_key_alerts_once_in_a_cooldown() {
         let rule = Arc::new(Rule::new(RuleKind::Limit, "cloud".to_owned()));

@@ -234,8 +234,8 @@ mod tests {
         assert_eq!(cooldowns.rows().len(), 2);
     }
 
-    /// ALERT-2, table 3.2, second row: in the cooldown the alert is held back, whatever is over,
-    /// and the hour's summary gives the repeats, most first.
+    /// ALERT-2, table 3.2, second row: during the cooldown every alert of the scope is held back,
+    /// and the hour's summary lists the repeats, most first.
     #[test]
     fn repeats_are_held_back_and_summed_up() {
         let mut cooldowns = cooldowns(60);
@@ -258,9 +258,9 @@ mod tests {
         assert_eq!(cooldowns.turn(NOW + HOUR_MS), None, "once");
     }
 
-    /// ALERT-2, table 3.2, third row: when the hour ends, a cooldown that has run out is dropped
-    /// with what it held back; one that runs goes on, and the next hour's summary has its repeats
-    /// alone.
+    /// ALERT-2, table 3.2, third row: at the end of the hour an ended cooldown is dropped with the
+    /// alerts it held back; a running one continues, and the next hour's summary has only its new
+    /// repeats.
     #[test]
     fn the_end_of_the_hour_drops_what_has_run_out() {
         let mut cooldowns = cooldowns(60);
@@ -284,8 +284,8 @@ mod tests {
         assert_eq!(cooldowns.turn(NOW + 3 * HOUR_MS), None, "a quiet hour");
     }
 
-    /// ALERT-2: a cooldown that has run out holds nothing back, also within the hour; what it held
-    /// before is still in the summary.
+    /// ALERT-2: an ended cooldown holds nothing back, even within the same hour; alerts that it
+    /// held back before are still in the summary.
     #[test]
     fn over_again_after_the_cooldown_is_a_new_alert() {
         let mut cooldowns = cooldowns(5);
@@ -337,7 +337,8 @@ mod tests {
         assert!(cooldowns.over(SCOPE, REQUESTS, NOW - 1001).is_some());
     }
 
-    /// ALERT-2: cooldowns are bounded; what a dropped one held back is still in the sum.
+    /// ALERT-2: the number of cooldowns is bounded; alerts that a dropped one held back are still
+    /// in the sum.
     #[test]
     fn cooldowns_are_bounded() {
         let mut cooldowns = cooldowns(60);

@@ -195,7 +195,7 @@ mod tests {
         }
     }
 
-    /// ALERT-1: never more than 20,000, whatever comes.
+    /// ALERT-1: there are never more than 20,000 counters.
     #[test]
     fn a_flood_of_scopes_stays_bounded() {
         let mut counters = Counters::default();

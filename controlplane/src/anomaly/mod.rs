@@ -226,8 +226,8 @@ mod tests {
             .collect()
     }
 
-    /// ALERT-1: every scope counts apart, an IPv6 client as its /64; over is more than the
-    /// threshold, which is told with the count.
+    /// ALERT-1: every scope is counted by itself, an IPv6 client as its /64. A count above the
+    /// threshold raises an alert, which has both numbers.
     #[test]
     fn each_scope_counts_apart() {
         let mut anomalies = anomalies(|set| {
@@ -291,8 +291,8 @@ mod tests {
         }
     }
 
-    /// ALERT-1: an AS number counts only if the lookup answered before the end, and one that stands
-    /// for none never.
+    /// ALERT-1: an AS number counts only if the lookup answered before the request ended; a number
+    /// that means no AS never counts.
     #[test]
     fn an_as_number_counts_where_it_is_known() {
         let mut anomalies = anomalies(|set| set.asn = per_minute(1));
@@ -362,7 +362,7 @@ mod tests {
         assert!(names("198.51.100.1").is_empty());
     }
 
-    /// A scope is read back from what it is written as.
+    /// A scope that is written and read again is the same.
     #[test]
     fn a_scope_survives_its_text() {
         for scope in [

@@ -184,9 +184,10 @@ mod tests {
         over
     }
 
-    /// FLEET-19: a sum over the threshold is found within three beats, and is exact, however it is
-    /// spread: who has its part of it says so, and then the others do. One that is at the
-    /// threshold is not over it, and of a scope that is far from it nothing is said.
+    /// FLEET-19: a sum above the threshold is found within three beats, and is exact, in any
+    /// distribution over the instances: one instance sends its part of it, and then the others send
+    /// theirs. A sum equal to the threshold is not above it, and no instance sends a scope that is
+    /// far from its threshold.
     #[test]
     fn a_sum_over_the_threshold_is_found() {
         for (spread, is_over) in [
@@ -215,8 +216,8 @@ mod tests {
         }
     }
 
-    /// FLEET-19: what is said is bounded, those nearest to a threshold first; a scope in its
-    /// cooldown is said no more.
+    /// FLEET-19: the number of sent scopes is bounded, those nearest to a threshold first; a scope
+    /// in its cooldown is not sent.
     #[test]
     fn what_is_said_is_bounded() {
         let mut all = instances(1, 1000);

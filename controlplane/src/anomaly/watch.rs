@@ -64,7 +64,7 @@ impl Watches {
 mod tests {
     use super::*;
 
-    /// ALERT-3: all covering netblocks count, the narrowest names the client in the log.
+    /// ALERT-3: all covering netblocks count a request; the log names the client by the narrowest.
     #[test]
     fn the_narrowest_names_and_all_count() {
         let net = |name: &str, netblock: &str| WatchNet {

@@ -85,8 +85,8 @@ mod tests {
         }
     }
 
-    /// FLEET-27: sixty a minute, or a tenth of the clients of that minute; then none for five
-    /// minutes.
+    /// FLEET-27: at most sixty such bans a minute, or a tenth of the clients of that minute; after
+    /// more, none for five minutes.
     #[test]
     fn too_many_bans_of_a_minute_end_the_counts_of_others() {
         for (clients, most) in [(0, 60), (599, 60), (610, 61), (5000, 500)] {
@@ -101,7 +101,7 @@ mod tests {
         }
     }
 
-    /// FLEET-27: a new minute begins anew.
+    /// FLEET-27: each minute counts from zero.
     #[test]
     fn each_minute_has_its_own() {
         let mut breaker = Breaker::default();

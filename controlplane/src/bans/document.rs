@@ -213,8 +213,8 @@ mod tests {
         bans.iter().map(|ban| ban.ban_started.unwrap().0).collect()
     }
 
-    /// BAN-4: an entry without a start gets the moment it was read, and the same again when it is
-    /// read again; two alike are two.
+    /// BAN-4: an entry without a start gets the moment at which it was read, and the same start
+    /// when it is read again; two equal entries stay two.
     #[test]
     fn a_missing_start_is_filled_in_once() {
         let bare = ban(r#"{"netblock":"203.0.113.0/24","ban_expires":"permanent"}"#);
@@ -225,8 +225,7 @@ mod tests {
         assert_eq!(starts(&again), [1000, 1001, 5000]);
     }
 
-    /// STATE-4: no two bans share a name, whatever a hand wrote; those that were unique keep
-    /// theirs.
+    /// STATE-4: no two bans share a name, whatever an operator wrote; unique names stay.
     #[test]
     fn names_are_unique() {
         let dated = |at: u64| {
@@ -240,8 +239,8 @@ mod tests {
         assert_eq!(starts(&bans), [7, 9, 8, 10]);
     }
 
-    /// ALIVE-7, STATE-4: many entries of one netblock and one start are made distinct, with one and
-    /// without one: nobody waits for it at a start or an edit.
+    /// ALIVE-7, STATE-4: many entries of one netblock and one start, or without a start, are made
+    /// distinct so fast that neither a service's start nor an edit waits.
     #[test]
     fn many_entries_of_one_start_are_made_distinct() {
         const MANY: u64 = 60_000;
@@ -258,8 +257,8 @@ mod tests {
         assert_eq!(starts(&again), from(9));
     }
 
-    /// STATE-4: what is made distinct gets the starts that trying one millisecond after the other
-    /// finds.
+    /// STATE-4: entries that are made distinct get the starts that a search millisecond by
+    /// millisecond finds.
     #[test]
     fn distinct_starts_are_those_of_a_naive_search() {
         let run = |starts: Vec<Option<u64>>| {
@@ -307,8 +306,8 @@ mod tests {
         assert_eq!(read("2001:db8::1/96"), "2001:db8::/64");
     }
 
-    /// STATE-4: of a ban that both sides changed, the edit's members are as in the edit, and what
-    /// memory added stays.
+    /// STATE-4: a ban that both sides changed has the members that the edit changed as in the edit,
+    /// and keeps members that the service added.
     #[test]
     fn two_changes_of_one_ban_meet() {
         let before = ban(

@@ -306,8 +306,8 @@ mod tests {
         all
     }
 
-    /// CONTROL-10: changes come from now or from a cursor on, complete and in order, each with the
-    /// cursor behind it.
+    /// CONTROL-10: a follower gets the changes from now or from a cursor on, complete and in order,
+    /// each with the cursor after it.
     #[test]
     fn changes_come_from_a_cursor_on() {
         run(async {
@@ -343,8 +343,8 @@ mod tests {
         });
     }
 
-    /// CONTROL-10: who is too slow, or comes with the cursor of another process or of the future,
-    /// is told to list again, and nobody waits for him.
+    /// CONTROL-10: a follower that is too slow, or has a cursor of another process or of the
+    /// future, is told to list again, and nothing waits for it.
     #[test]
     fn who_is_too_slow_lists_again() {
         run(async {
@@ -375,7 +375,7 @@ mod tests {
         });
     }
 
-    /// CONTROL-10: those who follow are bounded; one who goes makes room.
+    /// CONTROL-10: the number of followers is bounded; one that leaves makes room.
     #[test]
     fn followers_are_bounded() {
         run(async {

@@ -104,8 +104,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(500))]
 
-        /// BAN-4, CONTROL-9: the start that is found is the one that trying one millisecond after
-        /// the other finds, whatever is taken or held elsewhere.
+        /// BAN-4, CONTROL-9: the search finds the same start as one that tries millisecond by
+        /// millisecond, whichever starts are in use.
         #[test]
         fn starts_are_those_of_a_naive_search(
             held in prop::collection::hash_set((0..3_u8, 0..30_u64), 0..20),
@@ -131,7 +131,7 @@ mod tests {
     }
 
     /// ALIVE-7: many entries of one netblock cost a few tries each, whether they have one start,
-    /// many starts that are all taken, or stand before as many bans that are held.
+    /// many starts that are all in use, or meet as many held bans.
     #[test]
     fn a_start_costs_a_few_tries() {
         const MANY: u64 = 60_000;

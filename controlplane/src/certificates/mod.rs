@@ -330,8 +330,7 @@ mod tests {
         std::fs::write(directory.join("cert"), certificate.pem()).unwrap();
     }
 
-    /// EDGE-2: of two that read at the same time, what was read last is in use, whoever is first to
-    /// be done.
+    /// EDGE-2: of two concurrent reads the later one is in use, whichever is done first.
     #[test]
     fn what_was_read_last_is_in_use() {
         let directory = tempfile::tempdir().unwrap();
@@ -368,8 +367,8 @@ mod tests {
         assert!(held.judge_all(Files::from([])).is_err());
     }
 
-    /// EDGE-2: a third of its life before its end, at most fourteen days, a certificate is told of,
-    /// once a day, until another is in its place.
+    /// EDGE-2: once a third of its life, but at most fourteen days, is left, a certificate is
+    /// reported once a day until another replaces it.
     #[test]
     fn an_end_is_told_from_a_third_of_the_life_on() {
         let of = |life_ms: u64, ends_ms: u64| Validity {

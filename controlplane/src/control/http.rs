@@ -324,7 +324,8 @@ mod tests {
         names_this_machine(&request.body(()).unwrap().into_parts().0)
     }
 
-    /// CONTROL-1: addresses and localhost, with any port; no other name, and no second opinion.
+    /// CONTROL-1: addresses and localhost are accepted, with any port; other names and a second
+    /// `Host` are not.
     #[test]
     fn a_host_is_an_address_or_localhost() {
         for right in [

@@ -135,8 +135,8 @@ mod tests {
         runtime.enable_time().build().unwrap().block_on(test);
     }
 
-    /// CONTROL-10: who has just come is not sent away at once, and keeps its place once it has
-    /// asked; of those that stay silent the oldest gives way.
+    /// CONTROL-10: a new connection is not closed at once, and keeps its place once it has sent a
+    /// request; of the silent ones the oldest is closed.
     #[test]
     fn a_silent_connection_has_a_moment() {
         run(async {
@@ -156,8 +156,8 @@ mod tests {
         });
     }
 
-    /// CONTROL-10: one that asks in the moment in which it is to give way keeps its place, and the
-    /// next one gives way.
+    /// CONTROL-10: a connection that sends its request just as it would be closed keeps its place,
+    /// and the next one is closed.
     #[test]
     fn one_that_asks_at_the_last_moment_stays() {
         run(async {

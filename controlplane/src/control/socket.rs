@@ -154,15 +154,15 @@ fn identity(path: &PathBuf) -> io::Result<Identity> {
 mod tests {
     use super::*;
 
-    /// CONTROL-1: the service's own user and root, nobody else.
+    /// CONTROL-1: the service's own user and root may use the socket, nobody else.
     #[test]
     fn only_the_own_user_and_root_speak() {
         assert!(may_speak(1000, 1000) && may_speak(0, 1000) && may_speak(0, 0));
         assert!(!may_speak(1001, 1000) && !may_speak(1000, 0));
     }
 
-    /// CONTROL-1: mode 0600; a leftover is replaced, a socket in use and another file are not; the
-    /// file goes with the socket, unless another has taken its place.
+    /// CONTROL-1: the mode is 0600; a leftover socket is replaced, a socket in use or another file
+    /// is not; the file is removed with the socket, unless another has replaced it.
     #[test]
     fn a_leftover_is_replaced_and_nothing_else() {
         let dir = tempfile::tempdir().unwrap();
@@ -186,8 +186,8 @@ mod tests {
         assert!(!path.exists());
     }
 
-    /// RESTART-4: a socket that is passed keeps its file where it is not taken, and the file goes
-    /// with it where it is; one without a file is none.
+    /// RESTART-4: a passed socket keeps its file if the new process does not accept it; if it does,
+    /// the file belongs to the new process; a socket without a file is not used.
     #[test]
     fn a_passed_socket_leaves_its_file_until_it_is_taken() {
         let dir = tempfile::tempdir().unwrap();

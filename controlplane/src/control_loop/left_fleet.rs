@@ -84,8 +84,9 @@ mod tests {
         }
     }
 
-    /// FLEET-17: what was edited in the meantime is known as it was when the fleet was left, what
-    /// was taken out is told, and what came, was lifted or had no room since is as it is now.
+    /// FLEET-17: bans edited in the meantime are known as they were when the fleet was left,
+    /// removed bans are reported, and bans that were added, lifted or dropped since are as they are
+    /// now.
     #[test]
     fn edits_are_known_by_what_was_held() {
         let bans: Vec<_> = (0..5).map(|number| ban(number, "r")).collect();

@@ -51,8 +51,8 @@ fn a_batch_of_breaks_is_published_once_and_then_reset() {
     assert_eq!(rig.control.bans.ledger().all().len(), 2);
 }
 
-/// LIMIT-6, ADMIN-2: several admin bans of one turn are published together and gathered once for
-/// the disk; once it has them they are answered.
+/// LIMIT-6, ADMIN-2: several bans by hand of one turn are published together and sent once to the
+/// disk; they are answered once they are on disk.
 #[test]
 fn the_admin_bans_of_a_turn_are_published_once() {
     let mut rig = Rig::new(settings());
@@ -73,8 +73,8 @@ fn the_admin_bans_of_a_turn_are_published_once() {
     assert_eq!(created, [true; 3]);
 }
 
-/// BAN-2: a break that arrives when the netblock is banned already makes no ban and no publication,
-/// but its client is reset, so that it does not break its limit for ever.
+/// BAN-2: an exceeded limit of a netblock that is banned already makes no ban and no publication,
+/// but its client is reset, so that it does not exceed its limit for ever.
 #[test]
 fn a_break_of_a_banned_netblock_resets_only() {
     let mut rig = Rig::new(settings());
@@ -89,8 +89,9 @@ fn a_break_of_a_banned_netblock_resets_only() {
     assert_eq!(rig.snapshots.load().generation, generation);
 }
 
-/// FLEET-27: a break by what others have counted costs none of the bans that they may make where
-/// the netblock is banned already: its clients are reset, and the next netblock is banned.
+/// FLEET-27: a limit exceeded by the counts of others, in a netblock that is banned already, uses
+/// up none of the bans that such counts may make: its clients are reset, and the next netblock is
+/// banned.
 #[test]
 fn only_bans_that_are_made_count_for_the_breaker() {
     let mut rig = Rig::new(settings());
@@ -118,8 +119,8 @@ fn only_bans_that_are_made_count_for_the_breaker() {
     assert_eq!(rig.banned_until("10.0.60.7"), None);
 }
 
-/// LIMIT-6, BAN-5: with only bans that may not be dropped the client is released and `can_ban` is
-/// off; it is on again when one of them ended, with no event, and when one was lifted.
+/// LIMIT-6, BAN-5: if no held ban may be dropped, the client is released and `can_ban` is off; it
+/// is on again once a ban has ended, without an event, or was lifted.
 #[test]
 fn can_ban_follows_the_ledger() {
     let mut rig = Rig::new(settings_with(|settings| {
@@ -189,9 +190,9 @@ fn many_bans(count: usize) -> Vec<Ban> {
     (0..count).map(numbered).collect()
 }
 
-/// BAN-8: while a list of many bans is gathered every turn looks at breaks first, and at no more
-/// than a piece of the list; the loop writes none of it. The list has every ban that was there all
-/// the while, once, oldest first.
+/// BAN-8: while a list of many bans is collected, every turn handles exceeded limits first and then
+/// only a piece of the list; the loop writes no text of it. The list has every ban that was held
+/// all the while, once, oldest first.
 #[test]
 fn breaks_are_banned_between_the_pieces_of_a_list() {
     let pieces = 4;
@@ -235,7 +236,7 @@ fn breaks_are_banned_between_the_pieces_of_a_list() {
     assert!(listed.is_sorted_by_key(|ban| ban.0));
 }
 
-/// ADMIN: the newest bans are the last of the list, also where all began in one millisecond.
+/// ADMIN: the newest bans are the last of the list, even if all began in one millisecond.
 #[test]
 fn the_newest_are_the_last_of_the_list() {
     let mut rig = Rig::with_bans(settings_with(|_| {}), many_bans(20))
@@ -253,8 +254,8 @@ fn the_newest_are_the_last_of_the_list() {
     assert_eq!(list("&newest=3"), all[17..]);
 }
 
-/// ADMIN: lists under way are bounded; one more is answered 503, and each of the others is
-/// answered.
+/// ADMIN: the number of lists under way is bounded; one more is answered 503, and the others are
+/// answered in full.
 #[test]
 fn lists_under_way_are_bounded() {
     let settings = settings_with(|settings| {
@@ -289,7 +290,7 @@ fn lists_under_way_are_bounded() {
     assert_eq!(answered, MAX_LISTINGS + 2);
 }
 
-/// BAN-7: at the end of a ban the client is free with no turn of the loop.
+/// BAN-7: the end of a ban frees the client without a turn of the loop.
 #[test]
 fn a_ban_ends_by_the_clock() {
     let mut rig = Rig::new(settings());
@@ -322,7 +323,7 @@ fn files_are_saved_when_time_asks_for_it() {
     assert_eq!(rig.disk.clients.take().unwrap().entries.len(), 1);
 }
 
-/// STATE-2: an admin ban is in force at once, and answered once it is on disk; where the disk fails
+/// STATE-2: a ban by hand is in force at once, and answered once it is on disk; if the disk fails
 /// or takes too long, the answer says so.
 #[test]
 fn an_admin_ban_waits_for_the_disk_before_it_is_answered() {
@@ -355,7 +356,7 @@ fn an_admin_ban_waits_for_the_disk_before_it_is_answered() {
     }
 }
 
-/// STATE-2, STATE-7: with a disk that hangs, the answers that wait are bounded, and the rest do not
+/// STATE-2, STATE-7: while the disk hangs, a bounded number of answers waits, and the others do not
 /// wait.
 #[test]
 fn a_hanging_disk_holds_a_bounded_number_of_answers() {
@@ -400,7 +401,7 @@ fn with_journal(number: u64) -> Rig {
 
 const ORDER: &str = r#"{"client":"203.0.113.7","duration":"2h","reason":"r"}"#;
 
-/// STATE-10, STATE-2: an admin ban is answered once its line is on disk, with no document; the
+/// STATE-10, STATE-2: a ban by hand is answered once its line is on disk, before the document; the
 /// document follows, and then the journal may be emptied.
 #[test]
 fn an_admin_ban_costs_a_line() {
@@ -440,7 +441,7 @@ fn an_admin_ban_costs_a_line() {
 }
 
 /// STATE-10, STATE-7: an answer whose line was lost waits for the document instead, which is sent
-/// at once; where that fails too, the answer says so.
+/// at once; if that fails too, the answer says so.
 #[test]
 fn a_lost_line_is_a_document() {
     for is_written in [true, false] {
@@ -477,8 +478,8 @@ fn a_lost_line_is_a_document() {
     }
 }
 
-/// STATE-10, STATE-4: behind an edit that was taken in, no line is written before a document holds
-/// the edit: a start would take the line for an older one.
+/// STATE-10, STATE-4: after an edit is applied, no line is written until a document holds the edit:
+/// a start would think that the line is older.
 #[test]
 fn no_line_is_written_behind_an_edit_without_its_document() {
     let mut rig = with_journal(0);
@@ -501,8 +502,8 @@ fn no_line_is_written_behind_an_edit_without_its_document() {
     assert_eq!(rig.disk.journal.take().len(), 1);
 }
 
-/// STATE-10: a journal that has grown long is closed until a document has emptied it; a disk that
-/// takes no further line is one that hangs.
+/// STATE-10: a long journal is closed until a document has emptied it; a disk that accepts no
+/// further line counts as hanging.
 #[test]
 fn a_long_journal_is_closed() {
     let mut rig = with_journal(0);
@@ -523,8 +524,7 @@ fn a_long_journal_is_closed() {
     assert_eq!(rig.disk.journal.take().len(), 1);
 }
 
-/// STATE-3: an edit is in force once it was taken in, and documents from then on say that they hold
-/// it.
+/// STATE-3: an edit is in force once it is applied, and later documents say that they hold it.
 #[test]
 fn an_edit_is_in_force_at_once() {
     let mut rig = Rig::new(settings());
@@ -619,8 +619,8 @@ fn the_start_state_is_in_force_at_once() {
     );
 }
 
-/// A panic in a turn leaves nothing half done: its bans stand, clients that were not handled are
-/// released, and the loop goes on to the stop, where everything is written.
+/// A panic in a turn leaves nothing half done: its bans stay, unhandled clients are released, and
+/// the loop runs until the stop, which writes everything.
 #[test]
 fn the_loop_outlives_a_panic_and_stops_with_everything_written() {
     let rig = Rig::new(settings());
@@ -665,8 +665,8 @@ fn the_loop_outlives_a_panic_and_stops_with_everything_written() {
     assert!(!touches.contains(&Touch::Release(client("198.51.100.7"))));
 }
 
-/// STATE-1: a bug that shows itself at the stop costs what it interrupted, and not the last write
-/// of any file; the ban that it concerns is among what is written.
+/// STATE-1: a panic during the stop loses only the interrupted step, and not the last write of any
+/// file; the ban that it concerns is written, too.
 #[test]
 fn a_panic_at_the_stop_does_not_cost_the_last_write() {
     let rig = Rig::new(settings());
@@ -687,8 +687,8 @@ fn a_panic_at_the_stop_does_not_cost_the_last_write() {
     });
 }
 
-/// BAN-8: a storm of bans is published at once, whatever the gathering of circumstances takes; in
-/// the end every ban has them and every client is reset, also at a stop.
+/// BAN-8: a storm of bans is published at once, however long the collection of notes takes; in the
+/// end every ban has its notes and every client is reset, even at a stop.
 #[test]
 fn a_storm_is_published_before_its_circumstances_are_gathered() {
     for stop in [false, true] {
@@ -741,7 +741,7 @@ fn a_storm_is_published_before_its_circumstances_are_gathered() {
     }
 }
 
-/// A break that was reported just before the stop is in the file.
+/// The ban for a limit that was exceeded just before the stop is in the file.
 #[test]
 fn breaks_that_wait_at_the_stop_are_written() {
     let rig = Rig::new(settings());
@@ -760,8 +760,8 @@ fn breaks_that_wait_at_the_stop_are_written() {
     });
 }
 
-/// ALIVE-2: a loop that panics again and again says so at once, writes all state files with the
-/// bans that were made, and ends.
+/// ALIVE-2: a loop that panics again and again reports it at once, writes all state files with all
+/// bans, and ends.
 #[test]
 fn a_loop_that_panics_again_and_again_writes_the_files_and_ends() {
     let (told, ends) = unbounded();
@@ -789,7 +789,7 @@ fn a_loop_that_panics_again_and_again_writes_the_files_and_ends() {
     });
 }
 
-/// RESTART-4, ALIVE-2: a panic in a hand-over costs the hand-over: feeds are fetched again.
+/// RESTART-4, ALIVE-2: a panic in a hand-over ends the hand-over, and feeds are fetched again.
 #[test]
 fn what_stood_still_goes_on_after_a_panic() {
     let mut rig = Rig::new(settings());
@@ -828,7 +828,7 @@ fn what_stood_still_goes_on_after_a_panic() {
     });
 }
 
-/// STATE-2, STATE-3, with real files: an admin ban is in the file when it is answered; an edit of
+/// STATE-2, STATE-3, with real files: a ban by hand is in the file when it is answered; an edit of
 /// the file lifts it; at the stop everything is written.
 #[test]
 fn the_loop_and_the_files_agree_about_bans_json() {
@@ -944,8 +944,7 @@ fn the_loop_and_the_files_agree_about_bans_json() {
     assert!(dir.path().join("clients.json").exists());
 }
 
-/// A data plane that is gone does not make the loop spin, and a control plane that is gone answers
-/// 503.
+/// Without a data plane the loop does not spin; without a control plane requests are answered 503.
 #[test]
 fn a_closed_channel_is_asked_no_more() {
     let mut rig = Rig::new(settings());
@@ -1015,8 +1014,8 @@ fn an_anomaly_is_told_once_and_summed_up() {
     ));
 }
 
-/// ALERT-2, table 3.2 across a restart: counters and cooldowns go on from alerts.json, and so do
-/// the alerts kept.
+/// ALERT-2, table 3.2 across a restart: counters, cooldowns and kept alerts continue from
+/// alerts.json.
 #[test]
 fn a_restart_keeps_counters_cooldowns_and_alerts() {
     let mut rig = Rig::new(watched(3));
@@ -1077,8 +1076,8 @@ fn a_flood_of_anomalies_is_bounded_and_counted() {
     assert_eq!(rig.saved_alerts().len(), 40_061);
 }
 
-/// ALERT-4: a ban is an alert with the broken limit, its percent and the lookup; an admin's ban is
-/// one too.
+/// ALERT-4: a ban raises an alert with the exceeded limit, its percent and the lookup; a ban by
+/// hand raises one too.
 #[test]
 fn a_ban_is_an_alert() {
     let mut rig = Rig::new(settings());
@@ -1129,8 +1128,8 @@ fn no_automatic_ban_covers_a_proxy() {
     assert!(rig.banned_until("198.51.100.9").is_some(), "its netblock");
 }
 
-/// ALIVE-5: an edit that bans very much, or a proxy, is taken, with an alert for each such entry,
-/// unless the entry says `"force":true` or stood before.
+/// ALIVE-5: an edit that bans a wide netblock, or a proxy, is applied, with an alert for each such
+/// entry, unless the entry has `"force":true` or was there before.
 #[test]
 fn a_wide_edit_is_taken_and_told() {
     let mut rig = Rig::new(settings_with(|settings| {
@@ -1167,7 +1166,7 @@ fn a_wide_edit_is_taken_and_told() {
     assert_eq!(rig.alerts().len(), 0);
 }
 
-/// ALIVE-5: an administrator who would ban himself, or very much, is asked for force.
+/// ALIVE-5: an operator's ban of himself, or of a wide netblock, needs force.
 #[test]
 fn an_administrator_who_would_ban_himself_is_asked_for_force() {
     let mut rig = Rig::new(settings());
@@ -1208,9 +1207,8 @@ fn a_failing_write_is_an_alert() {
     assert_eq!(alerts[0]["error"], "No space left on device");
 }
 
-/// STATE-3: an edit of alerts.json replaces what was held: a cooldown taken out holds nothing back
-/// any more, an edited counter counts on from where the hand put it, an alert taken out is
-/// forgotten.
+/// STATE-3: an edit of alerts.json replaces the held data: a removed cooldown holds nothing back
+/// any more, an edited counter continues from the edited value, a removed alert is forgotten.
 #[test]
 fn an_edit_of_alerts_json_is_taken_in() {
     let mut rig = Rig::new(watched(3));
@@ -1238,7 +1236,7 @@ fn an_edit_of_alerts_json_is_taken_in() {
     assert_eq!(alerts, [AlertsKey::Alert(Time(NOW + 1))]);
 }
 
-/// METRIC: countries and AS numbers have a series once seen, at most N of them, and the rest is
+/// METRIC: countries and AS numbers have a series once seen, at most N of them; the others count as
 /// `other`.
 #[test]
 fn requests_by_place_are_counted() {

@@ -73,7 +73,7 @@ mod tests {
         }
     }
 
-    /// CRAWL-3: an answer holds for its time, and for the suffixes that were asked for.
+    /// CRAWL-3: an answer is valid for its time, and for the suffixes of its question.
     #[test]
     fn answers_hold_for_their_time() {
         let mut cache = Cache::default();
@@ -85,7 +85,7 @@ mod tests {
         assert_eq!((cache.answers.len(), cache.order.len()), (0, 0));
     }
 
-    /// LOOKUP-2: no more than 20,000 are kept; the one that was answered longest ago goes.
+    /// LOOKUP-2: at most 20,000 answers are kept; the oldest is dropped.
     #[test]
     fn the_oldest_of_20000_goes() {
         let mut cache = Cache::default();

@@ -62,8 +62,8 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// CRAWL-3: a network counts once, whichever of its addresses is asked about, and waits for the
-    /// others; 64 are remembered.
+    /// CRAWL-3: a network counts once, for any of its addresses, and waits for other networks; 64
+    /// networks are remembered.
     #[test]
     fn a_network_counts_once() {
         let mut silent = Silent::default();

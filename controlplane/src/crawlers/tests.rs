@@ -82,7 +82,7 @@ fn address(last: u8) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(66, 249, 66, last))
 }
 
-/// CRAWL-3: an answer goes to the table, and is known for ten minutes at least; other suffixes are
+/// CRAWL-3: an answer is stored in the table, and kept for at least ten minutes; other suffixes are
 /// another question.
 #[test]
 fn an_answer_is_kept() {
@@ -124,8 +124,8 @@ fn an_answer_is_kept_for_its_ttl() {
     }
 }
 
-/// CRAWL-3, LOOKUP-3: an address of which DNS finds out nothing is asked about again after ten
-/// seconds, then after twice as long; others are asked about all the time.
+/// CRAWL-3, LOOKUP-3: an address without an answer from DNS is asked about again after ten seconds,
+/// then after twice as long; questions about others do not wait.
 #[test]
 fn a_failure_is_asked_about_again() {
     let asking = Asking::start(Some(2));
@@ -141,8 +141,8 @@ fn a_failure_is_asked_about_again() {
     assert!(!at_once && answer.until_ns == 30 * SECOND_NS);
 }
 
-/// CRAWL-3, LOOKUP-2: a flood of claims and a server that says nothing: so many questions wait, and
-/// the rest is asked about later; private addresses never are.
+/// CRAWL-3, LOOKUP-2: in a flood of claims with a silent server a bounded number of questions
+/// waits, and the others are asked later; private addresses are never asked about.
 #[test]
 fn a_flood_of_claims_is_bounded() {
     let asking = Asking::start(None);
@@ -169,9 +169,9 @@ fn a_flood_of_claims_is_bounded() {
     assert_eq!(never.until_ns, u64::MAX);
 }
 
-/// CRAWL-3, LOOKUP-3: whoever has a zone of his own that says nothing, or nothing that can be used,
-/// does not keep others from being asked about: his network counts once. Five networks open the
-/// breaker, and the first question behind that is about somebody else.
+/// CRAWL-3, LOOKUP-3: a client whose own zone gives no answer, or no usable one, does not stop
+/// questions about others: its network counts once. Five networks open the breaker, and the first
+/// question after that is about another client.
 #[test]
 fn one_silent_network_shuts_nobody_out() {
     let asking = Asking::start(Some(3));

@@ -239,8 +239,8 @@ mod tests {
         }
     }
 
-    /// FEED-4: a copy is read as it was written, by its feed alone; of one that was cut at any
-    /// byte, or changed, nothing is used.
+    /// FEED-4: a copy is read as it was written, by its own feed only; a copy that was cut at any
+    /// byte, or changed, is not used.
     #[test]
     fn a_copy_is_whole_or_none() {
         let directory = tempfile::tempdir().unwrap();

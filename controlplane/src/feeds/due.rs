@@ -157,8 +157,8 @@ mod tests {
         assert_eq!(due.wait_ms(HOUR, NOW - 30 * 24 * HOUR_MS), 0);
     }
 
-    /// FEED-3: failures double the pause up to a day, an answer ends it; an edit asks again, but
-    /// not before the publisher's own time, which an operator alone passes over.
+    /// FEED-3: failures double the pause up to a day, an answer ends it; an edit fetches again, but
+    /// not before the time that the publisher named, which only an operator can ignore.
     #[test]
     fn failures_double_the_pause() {
         let mut due = Due::begin(HOUR, None, NOW, &mut none);

@@ -298,8 +298,8 @@ mod tests {
         assert_eq!(left_out, blocks(&["0.0.0.0/0"]));
     }
 
-    /// FEED-5: netblocks of which each may hold are no list where they cover more than half of all
-    /// addresses together.
+    /// FEED-5: netblocks that are each allowed are no list if together they cover more than half of
+    /// all addresses.
     #[test]
     fn nearly_everybody_is_no_list() {
         let every_other: Vec<Netblock> = (0..128u32)
@@ -319,8 +319,8 @@ mod tests {
         );
     }
 
-    /// FEED-5: half a million entries are looked at once; those that overlap are counted once where
-    /// it matters.
+    /// FEED-5: half a million entries are checked in one pass; overlapping ones are counted once
+    /// where it matters.
     #[test]
     fn many_entries_are_few() {
         let many: Vec<Netblock> = (0..500_000u32)
@@ -350,8 +350,8 @@ mod tests {
     }
 
     proptest! {
-        /// FEED-5: what is left out is what covers, or lies in, a block that is wider than a list
-        /// may cover and of which every part is covered.
+        /// FEED-5: entries are left out if they cover, or lie in, a block that is wider than a list
+        /// may cover and that the list covers completely.
         #[test]
         fn wide_parts_agree_with_a_naive_twin(netblocks in prop::collection::vec(netblock(), 0..24)) {
             let widest = |netblock: &Netblock| if netblock.net().addr().is_ipv4() { 8 } else { 16 };

@@ -58,8 +58,7 @@ fn join(from: &Uri, reference: &str) -> Option<Uri> {
 mod tests {
     use super::*;
 
-    /// FEED-3: a redirect is followed to the same scheme and to what may be public, and nowhere
-    /// else.
+    /// FEED-3: a redirect is followed only to the same scheme and to places that may be public.
     #[test]
     fn redirects_stay_outside() {
         let url = |text: &str| FeedUrl::try_from(text.to_owned()).unwrap();

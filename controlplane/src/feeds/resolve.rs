@@ -103,8 +103,8 @@ fn among(
 mod tests {
     use super::*;
 
-    /// FEED-3: of the addresses that DNS tells only public ones are asked, of loopback's name only
-    /// loopback.
+    /// FEED-3: of the addresses from DNS only public ones are used; of loopback's name only
+    /// loopback addresses.
     #[test]
     fn private_addresses_are_not_asked() {
         let all = [

@@ -282,7 +282,7 @@ impl Stream {
         self.crowdsec.key_file.display().to_string()
     }
 
-    // long: one answer, from what it says to what is told
+    // long: one answer, from its text to its report
     fn take_in(
         &mut self,
         answer: &Answer,

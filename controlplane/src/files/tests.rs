@@ -74,8 +74,8 @@ fn reread<D: Document>(mut entries: Vec<D::Entry>) -> Result<(), TestCaseError> 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// TELL-3: whatever requests, clients, times and administrators bring into the ledger,
-    /// bans.json is one that the next start reads.
+    /// TELL-3: after any requests, clients, times and orders of operators, the next start can read
+    /// bans.json.
     #[test]
     fn a_start_reads_the_bans_that_were_written(
         exceeded in prop::collection::vec((client(), note(), any::<u64>(), any::<u8>(), any::<bool>()), 0..12),

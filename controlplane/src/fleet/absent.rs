@@ -256,8 +256,8 @@ impl Fleet {
 mod tests {
     use super::*;
 
-    /// FLEET-3: where the engine is named and the build knows no fleet, the start ends with a
-    /// sentence that names the setting; without an engine there is nothing to say.
+    /// FLEET-3: in a build without fleets, a setting that names an engine ends the start with a
+    /// sentence that names it; without the setting there is no fault.
     #[test]
     fn the_setting_is_a_fault_in_one_sentence() {
         let mut settings = FleetSettings::default();

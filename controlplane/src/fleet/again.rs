@@ -183,8 +183,8 @@ fn jittered(pause: Duration) -> Duration {
 mod tests {
     use super::*;
 
-    /// FLEET-2: the pauses double from 100 ms to 5 s while connections end, although each was
-    /// answered at first; they begin anew once one has lasted.
+    /// FLEET-2: the pauses double from 100 ms to 5 s while connections keep ending, although each
+    /// was answered at first; they start from 100 ms again once a connection has lasted.
     #[test]
     fn pauses_grow_while_no_connection_lasts() {
         let mut pauses = Pauses::default();

@@ -95,8 +95,8 @@ impl Beat {
 pub(super) mod tests {
     use super::*;
 
-    /// FLEET-24: a beat is read up to 128 settings, as many totals as an instance says, and texts
-    /// of 512 bytes each.
+    /// FLEET-24: a beat is read up to 128 settings, the most totals that an instance sends, and
+    /// texts of 512 bytes each.
     #[test]
     fn a_beat_is_bounded() {
         let read = |change: &dyn Fn(&mut Beat)| {

@@ -82,9 +82,9 @@ impl Clocks {
 mod tests {
     use super::*;
 
-    /// FLEET-22: an offset is told once it is more than a second, and once more where it is too
-    /// much; up to 30 s it holds for bans, beyond it does not, and what changes with each round
-    /// trip changes nothing.
+    /// FLEET-22: an offset of more than a second is reported, and once more if it is too large.
+    /// Offsets up to 30 s are used for bans, larger ones are not, and changes within a round trip
+    /// have no effect.
     #[test]
     fn an_offset_is_told_and_holds_up_to_a_bound() {
         let mut clocks = Clocks::default();

@@ -451,7 +451,7 @@ pub(super) fn orders() -> (Sender<CountOrder>, Receiver<CountOrder>) {
 mod tests {
     use super::*;
 
-    /// FLEET-10: all that the setting allows may be sent, however often that is looked at.
+    /// FLEET-10: all that the setting allows may be sent, however often the budget is read.
     #[test]
     fn part_of_a_delta_counts_on() {
         let mut waiting = Waiting {

@@ -49,7 +49,8 @@ pub(super) fn sentence(policy: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// FLEET-28: a policy that drops any key is told, once; one that drops what expires is not.
+    /// FLEET-28: a policy that drops any key is reported once; one that drops only expiring keys is
+    /// not.
     #[test]
     fn a_policy_that_drops_any_key_is_told_once() {
         let mut eviction = Eviction::default();

@@ -91,8 +91,9 @@ mod tests {
         of.is_taken()
     }
 
-    /// FLEET-23: of two that live the later one takes another name, also where its nonce is the
-    /// smaller; the first keeps its own, and so does who finds a beat that stands still.
+    /// FLEET-23: of two live instances of one name the later one takes another name, even if its
+    /// nonce is smaller; the first keeps its name, and so does an instance that finds only a
+    /// stopped one's beat.
     #[test]
     fn the_second_of_a_name_takes_another() {
         let (mut first, mut second) = (Namesakes::default(), Namesakes::default());
@@ -112,8 +113,8 @@ mod tests {
         assert_eq!(restarted.named_ms(), Some(5000));
     }
 
-    /// FLEET-23: where nobody was first, the smaller origin keeps the name; one of another key has
-    /// it for itself.
+    /// FLEET-23: if neither was first, the smaller origin keeps the name; against an instance whose
+    /// key differs, this one gives up the name.
     #[test]
     fn where_nobody_is_first_one_goes() {
         let (mut one, mut other) = (Namesakes::default(), Namesakes::default());

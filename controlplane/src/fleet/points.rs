@@ -76,9 +76,9 @@ mod tests {
         }
     }
 
-    /// FLEET-15, FLEET-23: where something was read that a restart from a point would not send,
-    /// neither the point that fleet.json has is kept nor the one that waits for bans.json; one that
-    /// is found afterwards is.
+    /// FLEET-15, FLEET-23: after a read of something that a restart from a point would not send
+    /// again, neither the point in fleet.json is kept nor the one that waits for bans.json; a point
+    /// found later is kept.
     #[test]
     fn points_before_what_is_read_late_are_given_up() {
         let mut points = Points::default();

@@ -319,7 +319,7 @@ impl Thread {
 mod tests {
     use super::*;
 
-    /// FLEET-24: a log is read forward alone, whatever the engine gives.
+    /// FLEET-24: a log is read only forward, whatever the engine answers.
     #[test]
     fn a_log_is_read_forward() {
         let at = |ms, count| Cursor { ms, count };

@@ -49,8 +49,8 @@ impl Refused {
 mod tests {
     use super::*;
 
-    /// FLEET-25: what goes on being refused for one reason is one alert an hour; another reason is
-    /// told at once.
+    /// FLEET-25: repeated refusals for one reason raise one alert an hour; another reason raises
+    /// one at once.
     #[test]
     fn a_reason_is_told_once_an_hour() {
         let counts = |seal: u64, clock: u64| {

@@ -53,9 +53,9 @@ mod tests {
 
     use super::*;
 
-    /// FLEET-21: the limits of ASes and countries are compared as all limits are, one that is not
-    /// set is compared with one that is, a long value is told by its beginning and differs where
-    /// its end does, and what is each instance's own is left out.
+    /// FLEET-21: the limits of ASes and countries are compared like all limits, an unset one with a
+    /// set one; a long value is shown by its beginning and compared to its end; settings that
+    /// belong to each instance are left out.
     #[test]
     fn limits_of_all_kinds_are_compared() {
         let listed = |name: &str, value: Option<&str>| Listed {

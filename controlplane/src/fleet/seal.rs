@@ -258,8 +258,8 @@ mod tests {
         );
     }
 
-    /// FLEET-25: what was sealed opens as what it is, and as nothing else; a bit that differs, a
-    /// piece that lacks, another place, fleet, or key: it does not open. No two are alike.
+    /// FLEET-25: sealed data opens only as its own kind; with a changed bit, a missing piece,
+    /// another place, fleet, or key it does not open. No two seals are equal.
     #[test]
     fn what_is_sealed_opens_only_as_what_it_is() {
         let ours = key(OLD);
@@ -294,7 +294,7 @@ mod tests {
         assert!(!sealed.windows(5).any(|window| window == b"a ban"));
     }
 
-    /// FLEET-25: during a change of the key the first seals and both open.
+    /// FLEET-25: during a change of the key the first key seals, and both keys open.
     #[test]
     fn two_keys_during_a_change() {
         let (before, during) = (key(OLD), key(&format!("{NEW}\n{OLD}\n")));
@@ -305,8 +305,8 @@ mod tests {
         assert!(before.open(Kind::Log, "a@1", 2, &new).is_err());
     }
 
-    /// FLEET-3: a key file that is too short, too many, or open to others is a fault with its
-    /// place.
+    /// FLEET-3: a key that is too short, too many keys, or a file that others may read is a fault
+    /// with its place.
     #[test]
     fn a_key_file_that_does_not_fit_is_a_fault() {
         let short = "x".repeat(31);

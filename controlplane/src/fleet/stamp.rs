@@ -207,8 +207,8 @@ mod tests {
         Origin::new(name, 7).unwrap()
     }
 
-    /// FLEET-16: a stamp is later than all that were made or seen, even where the clock goes back;
-    /// one too far ahead is not believed.
+    /// FLEET-16: a new stamp is later than all that were made or seen, even if the clock goes back;
+    /// a stamp too far ahead is refused.
     #[test]
     fn stamps_never_go_back() {
         let mut clock = StampClock::new(origin("a"));

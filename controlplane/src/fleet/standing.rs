@@ -187,8 +187,8 @@ mod tests {
             .contains(&true)
     }
 
-    /// FLEET-2: without an answer the instance is alone after 3 s, and that is an alert after 30 s,
-    /// once; it is told anew when the engine has answered meanwhile.
+    /// FLEET-2: without an answer the instance is alone after 3 s, and raises one alert after 30 s;
+    /// it raises another only if the engine has answered in between.
     #[test]
     fn alone_after_3_s_and_an_alert_after_30_s() {
         let (mut standing, contact_ns) = standing();
@@ -210,8 +210,8 @@ mod tests {
         }
     }
 
-    /// FLEET-2: an engine that answers first and refuses what follows, each time anew, is as one
-    /// that does not answer: the time goes on, and the alert has the reason.
+    /// FLEET-2: an engine that answers first and then refuses everything, each time again, counts
+    /// as one that does not answer: the time runs on, and the alert has the reason.
     #[test]
     fn an_engine_that_refuses_its_work_is_none() {
         for refused in [Work::Read, Work::Append, Work::Beat] {
@@ -236,8 +236,8 @@ mod tests {
         }
     }
 
-    /// FLEET-2: an engine that does all of its work and fails again at once, each time anew, is as
-    /// one that does not answer; the time begins anew where its work has lasted two seconds.
+    /// FLEET-2: an engine that answers everything and fails again at once, each time again, counts
+    /// as one that does not answer; the time starts again once it has worked for two seconds.
     #[test]
     fn an_engine_that_fails_again_at_once_is_none() {
         let (mut standing, contact_ns) = standing();

@@ -330,9 +330,9 @@ mod tests {
     use super::*;
     use crate::testing::NOW;
 
-    /// FLEET-15, FLEET-17: what was taken out or changed while no service ran is an edit, also of a
-    /// ban of which fleet.json says nothing: the others hold what the file holds, and the ledger is
-    /// to do nothing.
+    /// FLEET-15, FLEET-17: a ban that was removed or changed while no service ran is an edit, even
+    /// if fleet.json does not name the ban: the others get the content of the file, and the ledger
+    /// has nothing to do.
     #[test]
     fn an_edit_while_no_service_ran_is_one_for_the_fleet() {
         let ban = |netblock: &str, reason: &str| -> Arc<Ban> {

@@ -175,8 +175,8 @@ impl Wait {
 mod tests {
     use super::*;
 
-    /// FLEET-14: while the engine is met anew, such as one that was emptied, an answer waits for it
-    /// within its second; without an engine it waits for nobody.
+    /// FLEET-14: while the instance introduces itself to an engine again, for example an emptied
+    /// one, an answer waits for it within its second; without an engine it does not wait.
     #[test]
     fn an_answer_waits_while_the_engine_is_met_anew() {
         let ms = 1_000_000;

@@ -184,7 +184,7 @@ mod tests {
         }
     }
 
-    /// LOOKUP-3: what is not an answer is told from an answer without a country.
+    /// LOOKUP-3: an invalid answer is distinguished from an answer without a country.
     #[test]
     fn what_is_no_answer_is_a_failure() {
         for (body, fault) in [
@@ -218,7 +218,7 @@ mod tests {
         }
     }
 
-    /// LOOKUP-1: members of another service's answer are found where the pointers say.
+    /// LOOKUP-1: the members of another service's answer are found by the pointers of the settings.
     #[test]
     fn pointers_reach_into_the_answer() {
         let pointers = Pointers {

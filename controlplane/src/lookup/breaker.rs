@@ -188,7 +188,7 @@ mod tests {
         assert!(!breaker.fail(64 * S));
     }
 
-    /// A probe that never ends does not shut the breaker for ever.
+    /// A probe that never ends does not keep the breaker open for ever.
     #[test]
     fn a_lost_probe_is_followed_by_another() {
         let mut breaker = Breaker::default();
@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(breaker.ask(120 * S), Gate::Probe);
     }
 
-    /// LOOKUP-3: 10 s, doubling, at most 10 min; an answer forgets it.
+    /// LOOKUP-3: the back-off is 10 s, doubles, and is at most 10 min; an answer resets it.
     #[test]
     fn a_client_is_asked_about_again_with_growing_pauses() {
         let (mut back_off, client) = (BackOff::default(), Client::V4(1));
@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(back_off.fail(client, 0), 10 * S);
     }
 
-    /// However many clients fail, no more are remembered than the table keeps.
+    /// The breaker remembers at most as many failed clients as the table keeps.
     #[test]
     fn back_off_is_bounded() {
         let mut back_off = BackOff::default();

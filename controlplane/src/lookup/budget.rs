@@ -166,8 +166,8 @@ mod tests {
         }
     }
 
-    /// ALIVE-6: whoever comes from more networks than are counted takes no more memory, and those
-    /// that asked long ago go first.
+    /// ALIVE-6: questions from more networks than are counted take no more memory; the networks
+    /// that asked longest ago are dropped first.
     #[test]
     fn the_networks_are_bounded() {
         let mut budget = Budget::default();

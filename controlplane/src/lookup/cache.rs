@@ -143,8 +143,8 @@ mod tests {
         }
     }
 
-    /// LOOKUP-2: an answer holds for the time to live, to the millisecond; the clock set back makes
-    /// no answer old.
+    /// LOOKUP-2: an answer is valid for its time to live, to the millisecond; a clock that is set
+    /// back makes no answer old.
     #[test]
     fn answers_hold_for_the_time_to_live() {
         let mut cache = Cache::new(Duration::from_secs(1));

@@ -184,7 +184,7 @@ mod tests {
         );
     }
 
-    /// STATE-5, STATE-6: what does not fit is named.
+    /// STATE-5, STATE-6: the error names the invalid member.
     #[test]
     fn what_does_not_fit_is_named() {
         let entry = json!({"client":"8.8.8.8","answered":"2026-11-21T16:00:00Z"});
@@ -217,8 +217,8 @@ mod tests {
         assert!(read(&json!({})).unwrap_err().contains("`client`"));
     }
 
-    /// STATE-3: an answer written by hand without its time came when it was read first, also when
-    /// it is read again.
+    /// STATE-3: an answer written by hand without a time gets the time of its first reading, and
+    /// keeps it when it is read again.
     #[test]
     fn an_answer_without_its_time_came_when_it_was_read() {
         let entry = vec![read(&json!({"client":"8.8.8.8"})).unwrap()];
@@ -227,7 +227,7 @@ mod tests {
         assert_eq!(LookupsFile::complete(entry, &first, Time(90)), first);
     }
 
-    /// LOOKUP-2: of a file that holds more, the 20,000 newest are taken; an answer from the future
+    /// LOOKUP-2: of a file that holds more, the 20,000 newest are loaded; an answer from the future
     /// counts as of now.
     #[test]
     fn the_bound_holds_for_files() {

@@ -331,8 +331,8 @@ mod tests {
     use super::*;
     use crate::testing::{Rig, settings};
 
-    /// LOOKUP-3: a panic in a lookup in the files is a failure and no more: nobody waits, it is
-    /// counted, the client is asked about again later, and the next lookup is answered.
+    /// LOOKUP-3: a panic in a lookup in the files is only a failure: nothing waits, it is counted,
+    /// the client is asked about again later, and the next lookup is answered.
     #[test]
     fn a_panic_in_a_lookup_is_a_failure_and_no_more() {
         let rig = Rig::new(settings());

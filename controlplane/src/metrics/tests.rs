@@ -373,8 +373,8 @@ waf_upstream_waiting 52"#
     }
 }
 
-/// METRIC: every line parses; each family has one HELP, then one TYPE, then its samples, in one
-/// piece; no series is there twice, also after a second scrape.
+/// METRIC: every line parses; each family has one HELP, then one TYPE, then its samples, together;
+/// no series appears twice, even after a second scrape.
 #[test]
 fn the_text_is_well_formed() {
     let metrics = Metrics::new("1.2.3");
@@ -407,7 +407,7 @@ fn the_text_is_well_formed() {
     assert!(!rendered.contains("\n\n"));
 }
 
-/// METRIC: a counter goes on with what is true at the next scrape, a gauge may fall.
+/// METRIC: at the next scrape a counter has its new value, and a gauge may have fallen.
 #[test]
 fn a_scrape_tells_what_is_true_then() {
     let metrics = Metrics::new("1.2.3");
@@ -420,8 +420,8 @@ fn a_scrape_tells_what_is_true_then() {
     assert!(rendered.contains("\nwaf_bans_active 1\n"));
 }
 
-/// METRIC-3: this process can be read, and started when `/proc/stat`, which it does not need, says
-/// so too.
+/// METRIC-3: the figures of this process can be read, and its start time agrees with `/proc/stat`,
+/// which the reader does not need.
 #[test]
 fn this_process_can_be_read() {
     let process = Metrics::new("1.2.3").process().unwrap();
@@ -438,8 +438,7 @@ fn this_process_can_be_read() {
     assert!((process.start_seconds - expected).abs() < 5.0);
 }
 
-/// METRIC: whatever the board and the alert rules ask for exists: each metric they name, each
-/// label, and each value of a label.
+/// METRIC: every metric, label and label value that the board and the alert rules name exists.
 #[test]
 fn the_board_and_the_rules_name_what_exists() {
     let page = rendered(&Metrics::new("1.2.3"), &facts());
@@ -519,8 +518,8 @@ fn metrics_in(expression: &str) -> Vec<(String, String)> {
     found
 }
 
-/// FEED-8: files that rules.json names have as many series as there are first ones; what further
-/// ones hit is one.
+/// FEED-8: the first files that rules.json names have a series each; the hits of further files
+/// share one.
 #[test]
 fn series_of_lists_are_bounded() {
     let all = (0..1000).flat_map(|at| {

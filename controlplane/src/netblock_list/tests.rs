@@ -62,7 +62,8 @@ fn published_lists_are_read_as_they_are() {
 }
 
 /// RULE-1, FEED-2: comments of both sorts, blanks, Windows line ends, a byte order mark and ranges
-/// are read; a line that is no netblock is skipped and told with its number, the first five.
+/// are read; a line that is no netblock is skipped, and the first five are reported with their
+/// numbers.
 #[test]
 fn a_text_has_one_netblock_or_range_a_line() {
     let text = "\u{feff}192.0.2.0/24\r\n; DROP\n198.51.100.7 ; SBL1\n\n# c\n  2001:db8::/32 # x\nno\n203.0.113.1-9\n1.2.3.4/33\n{\n}\n[\n192.0.2.4 - 192.0.2.9\n2001:db8::1-2001:db8::2\n9.0.0.1-1.0.0.9\n";
@@ -85,8 +86,8 @@ fn a_text_has_one_netblock_or_range_a_line() {
     assert_eq!(read("<!DOCTYPE html>\n<p>Sign in</p>\n").skipped, 2);
 }
 
-/// FEED-2: JSON that is cut, or goes on as something else, is one fault with its place, and the
-/// whole list is not used.
+/// FEED-2: JSON that is cut, or followed by something else, is one fault with its place, and
+/// nothing of the list is used.
 #[test]
 fn json_with_a_fault_is_no_list() {
     let end = ": expected one whole JSON document, or one a line";
@@ -118,7 +119,7 @@ fn json_with_a_fault_is_no_list() {
     assert!(told.len() < 500, "{told}");
 }
 
-/// FEED-2: no more netblocks are taken than there is room for, however they are written.
+/// FEED-2: no more netblocks are read than there is room for, in any notation.
 #[test]
 fn a_list_is_bounded() {
     let range = "::1-ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffe";
@@ -134,7 +135,7 @@ fn a_list_is_bounded() {
     }
 }
 
-/// FEED-2: what is told of a netblock in JSON is where it stands: in the document, or in its line.
+/// FEED-2: a fault of a netblock in JSON names its place: in the document, or in its line.
 #[test]
 fn a_netblock_has_a_place() {
     let places = |text: &str| {
@@ -279,8 +280,8 @@ fn blanks_around_a_netblock_mean_nothing() {
     }
 }
 
-/// FEED-2: lines with blanks that JSON does not know are blank all the same, before a document and
-/// behind it; a fault has its line in the file.
+/// FEED-2: lines of white space that JSON does not know are blank all the same, before and after a
+/// document; a fault has its line in the file.
 #[test]
 fn blank_lines_are_around_a_document() {
     for text in [
@@ -294,7 +295,7 @@ fn blank_lines_are_around_a_document() {
     assert!(fault.to_string().starts_with("line 3, column 3"), "{fault}");
 }
 
-/// RULE-1: of a line that is no netblock the beginning is told.
+/// RULE-1: the report about a line that is no netblock has the beginning of the line.
 #[test]
 fn a_bad_line_is_told_short() {
     let told = expected(&"ä".repeat(41));
@@ -333,8 +334,8 @@ proptest! {
         prop_assert_eq!(list.skipped, bad.count());
     }
 
-    /// FEED-2: of JSON every string counts that would be a netblock as a line, at every level, in
-    /// one document or one a line, and nothing else.
+    /// FEED-2: in JSON exactly those strings count that would be a netblock as a line, at every
+    /// level, in one document or in one document a line.
     #[test]
     fn json_agrees_with_a_walk(values in prop::collection::vec(value(), 1..5)) {
         let mut texts = Vec::new();
@@ -350,7 +351,7 @@ proptest! {
         prop_assert_eq!(&read(&lines).netblocks, &expected, "{}", lines);
     }
 
-    /// FEED-2: whatever bytes come, there is an answer, and never more than there is room for.
+    /// FEED-2: any bytes lead to a result, with never more netblocks than there is room for.
     #[test]
     fn any_bytes_are_read(begin in prop::sample::select(vec!["", "{\"a\":", "[", "\"", "\u{feff}["]),
         bytes in prop::collection::vec(any::<u8>(), 0..200), room in 0usize..3) {

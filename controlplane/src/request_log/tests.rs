@@ -131,7 +131,7 @@ fn a_line_has_every_member_in_its_order() {
     assert_eq!(names, LimitKind::ALL.map(LimitKind::name));
 }
 
-/// LOG: what is not known is absent.
+/// LOG: members without a known value are absent.
 #[test]
 fn what_is_unknown_is_absent() {
     let read: Value = serde_json::from_str(&line(|batch| bare(batch, "/"))).unwrap();
@@ -199,8 +199,8 @@ fn a_cut_text_is_told() {
     );
 }
 
-/// TELL-2: what turns the direction of writing is escaped: no line looks like another on a
-/// terminal.
+/// TELL-2: characters that change the direction of writing are escaped, so that no line looks like
+/// another on a terminal.
 #[test]
 fn the_direction_of_writing_is_not_turned() {
     let turning = "\u{61c}\u{200e}\u{200f}\u{202a}\u{202e}\u{2066}\u{2069}";
@@ -213,7 +213,7 @@ fn the_direction_of_writing_is_not_turned() {
     assert_eq!(read["path"], turning);
 }
 
-/// TELL-2: the combined format: what analysers expect, and nothing that ends a field early.
+/// TELL-2: the combined format is the one that analysers expect, and no value ends a field early.
 #[test]
 fn the_combined_format_is_what_analysers_read() {
     let written = |fill: fn(&mut Batch) -> Record| {
@@ -297,7 +297,7 @@ let breaks = inside.chars().any(|c| c.is_control() || c == '\u{2028}' || c == '\
             prop_assert_eq!(std::str::from_utf8(&out).unwrap(), Ipv4Addr::from(octets).to_string());
         }
 
-        /// LOG: the second that is kept gives the same text as asking the calendar each time.
+        /// LOG: the cached second gives the same text as a conversion each time.
         #[test]
         fn the_stamp_agrees_with_the_calendar(times in prop::collection::vec(1_795_276_800_000u64..1_795_276_803_000, 1..20)) {
             let mut stamp = Stamp::default();
@@ -336,8 +336,8 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// LOG: the file is opened again without a line lost or doubled; what was sent before is in the old
-/// one.
+/// LOG: the file is opened again without a lost or doubled line; lines sent before are in the old
+/// file.
 #[test]
 fn a_rotated_log_loses_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -476,7 +476,7 @@ fn losses_are_logged_once() {
     assert_eq!(lost, [3, 2]);
 }
 
-/// LOG: while lines come the channels are looked into more often than while none do.
+/// LOG: the thread checks its channels more often while lines arrive than while none do.
 #[test]
 fn lines_that_come_are_looked_for_more_often() {
     let dir = tempfile::tempdir().unwrap();
@@ -493,8 +493,8 @@ fn lines_that_come_are_looked_for_more_often() {
     assert_eq!(writer.wait(), RETRY);
 }
 
-/// LOG: a reader that stalls blocks neither the sender nor the stop; what it takes later are whole
-/// lines.
+/// LOG: a reader that stalls blocks neither the sender nor the stop; the lines that it reads later
+/// are whole.
 #[test]
 fn a_stalled_reader_blocks_nobody() {
     let (mut reader, end) = io::pipe().unwrap();
@@ -539,7 +539,8 @@ fn a_stalled_reader_blocks_nobody() {
     }
 }
 
-/// ALERT-4: alerts are whole lines among the requests, and come also where no request is logged.
+/// ALERT-4: alerts are whole lines among the requests, and are written even if no request is
+/// logged.
 #[test]
 fn alerts_are_lines_of_the_log() {
     let dir = tempfile::tempdir().unwrap();

@@ -62,7 +62,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Agents, String> {
 mod tests {
     use super::*;
 
-    /// MATCH-6: the lists that lie beside the unit are such files, each with its source and date.
+    /// MATCH-6: the lists beside the systemd unit are such files, each with its source and date.
     #[test]
     fn the_shipped_lists_can_be_named() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/user-agents");

@@ -58,7 +58,7 @@ pub(super) fn digest(bytes: &[u8]) -> u64 {
 mod tests {
     use super::digest;
 
-    /// FLEET-18: space between members is none of what instances compare; space in a text is.
+    /// FLEET-18: instances do not compare the space between members; they compare space in a text.
     #[test]
     fn a_digest_is_of_the_text_without_its_layout() {
         let of = |text: &str| digest(text.as_bytes());

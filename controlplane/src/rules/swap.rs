@@ -387,8 +387,8 @@ mod tests {
         }
     }
 
-    /// CONTROL-8: what was saved between the reading and the swap stays, whether by a rename or in
-    /// place; a file that came or went meanwhile is noticed too. Nothing is left behind.
+    /// CONTROL-8: an edit saved between the reading and the swap stays, whether by a rename or in
+    /// place; a file that was created or removed meanwhile is noticed too. No other file is left.
     #[test]
     fn an_edit_in_between_is_not_lost() {
         let dir = Dir::with("old");
@@ -422,7 +422,7 @@ mod tests {
         );
     }
 
-    /// CONTROL-8: what was saved in the last moment, after the last look, is put back by the swap.
+    /// CONTROL-8: an edit saved at the last moment, after the last check, is put back by the swap.
     #[test]
     fn an_edit_in_the_last_moment_is_put_back() {
         let dir = Dir::with("old");
@@ -438,8 +438,8 @@ mod tests {
         assert_eq!(dir.names(), ["rules.json"]);
     }
 
-    /// CONTROL-8: a write that was killed leaves the old file or the new one under another name,
-    /// which goes; an edit that it displaced comes back, or is kept beside a newer one.
+    /// CONTROL-8: a killed write leaves the old or the new file under another name, which is
+    /// removed later; an edit that it displaced is put back, or is kept beside a newer one.
     #[test]
     fn a_killed_write_is_ended() {
         let left = |lying: &str, standing: &str| {
@@ -464,7 +464,8 @@ mod tests {
         assert_eq!(dir.names(), ["rules.json", "rules.json.displaced"]);
     }
 
-    /// CONTROL-7: neither a pipe nor a directory is waited for or written over, and links end.
+    /// CONTROL-7: the swap neither waits for nor overwrites a pipe or a directory, and follows a
+    /// bounded number of links.
     #[test]
     fn only_a_file_is_changed() {
         let dir = tempfile::tempdir().unwrap();

@@ -68,8 +68,8 @@ mod tests {
 
     use super::*;
 
-    /// LOOKUP-5: a change is due 2 seconds after the last of it, once, whether it was good or bad;
-    /// a change that is taken back is none.
+    /// LOOKUP-5: a change is due once, 2 seconds after its last write, whether it is good or bad; a
+    /// change that is reverted does not count.
     #[test]
     fn a_change_is_due_after_two_still_seconds() {
         let dir = tempfile::tempdir().unwrap();

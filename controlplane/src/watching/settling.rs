@@ -101,9 +101,9 @@ mod tests {
     }
 
     proptest! {
-        /// RELOAD-4, LOOKUP-5, STATE-3: how long files lie still is what a walk over all the looks
-        /// says, whatever comes and goes; a state that was taken is new no more, one that was
-        /// taken back never was.
+        /// RELOAD-4, LOOKUP-5, STATE-3: the time for which files are unchanged agrees with a walk
+        /// over all checks, after any changes; an applied state is not new any more, and a reverted
+        /// one never is.
         #[test]
         fn it_is_as_a_naive_twin_says(
             steps in prop::collection::vec((0u8..3, 0u64..4, prop::bool::weighted(0.2)), 1..60),

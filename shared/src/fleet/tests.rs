@@ -89,9 +89,9 @@ impl Twin {
 }
 
 proptest! {
-    /// FLEET-6: what an instance takes for the count of all is never more than they counted, each
-    /// in its bucket: whatever comes late, whatever the engine loses, and whatever is dropped here.
-    /// Where nothing was lost, a last round makes all of them know all of it (FLEET-5).
+    /// FLEET-6: an instance's count of all never exceeds the true sum of each bucket, after any
+    /// delays, losses of the engine and drops here. If nothing was lost, a last round gives all
+    /// instances the whole sum (FLEET-5).
     #[test]
     fn nobody_knows_more_than_was_counted(
         steps in prop::collection::vec(step(), 1..120),
@@ -153,7 +153,7 @@ proptest! {
         }
     }
 
-    /// FLEET-27: without what others counted the window is the instance's own.
+    /// FLEET-27: without the counts of others the window is the instance's own.
     #[test]
     fn what_others_counted_can_be_taken_out(own in 0..1000_u64, others in 0..1000_u64) {
         let mut window = Window::default();
@@ -181,8 +181,8 @@ fn what_was_restored_is_not_sent() {
     assert_eq!(in_fleet.unsent(&window, none, Span::Hour).current, 2);
 }
 
-/// LIMIT-3: a clock that was set back far begins the window anew; what was sent is not sent again
-/// when its time comes once more.
+/// LIMIT-3: a clock that was set back far starts the window again; counts that were sent are not
+/// sent again when their time comes once more.
 #[test]
 fn a_clock_set_back_sends_nothing_twice() {
     let mut window = Window::default();

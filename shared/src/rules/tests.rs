@@ -62,8 +62,8 @@ fn hosts(host: &str) -> HeaderMap {
     HeaderMap::from_iter([(HOST, HeaderValue::try_from(host).unwrap())])
 }
 
-/// RULE-2: a path is a prefix of whole segments, or exact, after everything in it is resolved;
-/// the host without its port and in any case.
+/// RULE-2: a path is a prefix of whole segments, or exact, after all its escapes and dot segments
+/// are resolved; the host matches without its port and in any case.
 #[test]
 fn limits_match_path_method_and_host() {
     let rules = with_limits(vec![
@@ -188,7 +188,7 @@ fn a_trap_covers_what_is_below() {
     }
 }
 
-/// RULE-7: what an application could take for the path of a rule is the path of the rule.
+/// RULE-7: a path that an application could read as the path of a rule matches the rule.
 #[test]
 fn a_rule_matches_every_spelling() {
     let whole =
@@ -292,7 +292,7 @@ fn a_rule_matches_every_spelling() {
     }
 }
 
-/// RULE-7: who minds the case says so; everything else is read as loosely as without it.
+/// RULE-7: a rule can ask for the exact case; everything else is read as loosely as without that.
 #[test]
 fn exact_case_minds_the_case_alone() {
     let of = |path, whole| Matcher::new(Some((path, whole)), vec![], None).with_case(Case::Exact);
@@ -346,8 +346,8 @@ fn methods_match_in_any_case() {
     }
 }
 
-/// RULE-7: a path that would take too many looks is taken for one that every rule matches; one that
-/// is only long, or only climbs, is not.
+/// RULE-7: a path with too many readings to check matches every rule; a path that is only long, or
+/// has only `..` segments, does not.
 #[test]
 fn a_path_takes_a_bounded_number_of_looks() {
     let names: Vec<String> = (0..2000).map(|number| format!("/d{number}/x")).collect();
@@ -548,8 +548,8 @@ fn found(rules: &[(String, bool)], path: &str) -> Vec<usize> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(8000))]
 
-    /// RULE-7: whatever an application makes of a path: if that is what it makes of a rule's path,
-    /// or lies below it, the rule matches; traps and limits alike.
+    /// RULE-7: if an application reads a path as a rule's path, or as one below it, the rule
+    /// matches; the same for traps and limits.
     #[test]
     fn no_reading_of_a_path_gets_past_a_rule(
         rules in prop::collection::vec((path_of(&["/", "/", "a", "b", "ab", "A", "%61", "%2f", ";x", "a.", ".b"]), any::<bool>()), 1..5),
@@ -573,8 +573,8 @@ proptest! {
         prop_assert_eq!(trapped, !self::found(&below, &path).is_empty());
     }
 
-    /// RULE-2, RULE-3: of a path that has one reading alone, a rule matches exactly what a
-    /// comparison of whole lists of segments says.
+    /// RULE-2, RULE-3: for a path with only one reading, a rule agrees with a comparison of whole
+    /// lists of segments.
     #[test]
     fn a_plain_path_is_matched_exactly(
         rules in prop::collection::vec((path_of(PLAIN_PIECES), any::<bool>()), 1..6),
@@ -591,7 +591,7 @@ proptest! {
         prop_assert_eq!(found(&rules, &path), twin);
     }
 
-    /// RULE-7: a path is walked down at once exactly if that is what the careful walk finds.
+    /// RULE-7: the fast walk of a plain path gives the same result as the careful walk.
     #[test]
     fn the_short_way_and_the_long_way_agree(
         rules in prop::collection::vec((path_of(PLAIN_PIECES), any::<bool>()), 1..6),
@@ -708,8 +708,8 @@ fn a_list_of_500_000_agrees_with_its_naive_twin() {
     assert!(covered > 200, "{covered}");
 }
 
-/// CRAWL-2: who claims to be several crawlers is what is proven, then what may yet be; without a
-/// claim nobody is anything.
+/// CRAWL-2: a client that claims to be several crawlers counts as a verified one, else as one that
+/// may still be verified; a client without a claim counts as none.
 #[test]
 fn of_several_claims_the_best_counts() {
     let crawler = |name: &str, verify| {

@@ -110,8 +110,8 @@ mod tests {
         changes.iter().map(ToString::to_string).collect()
     }
 
-    /// RELOAD-2: each change is told, a token's without its value; what needs a restart keeps its
-    /// value, and is told again by the next reload.
+    /// RELOAD-2: each change is reported, a token's without its value; a setting that needs a
+    /// restart keeps its value, and the next reload reports it again.
     #[test]
     fn changes_are_told_and_what_needs_a_restart_waits() {
         let old = loaded(&[
@@ -143,7 +143,8 @@ mod tests {
         assert!(!format!("{held:?}").contains("admin-token"));
     }
 
-    /// RELOAD-2, RELOAD-3: what is new and does not go with what waits is refused, with both.
+    /// RELOAD-2, RELOAD-3: a new value that contradicts one that waits for a restart is refused,
+    /// and the error names both.
     #[test]
     fn what_does_not_go_with_what_waits_is_refused() {
         let old = loaded(&[("WAF_LOOKUP_SOURCE", "off")]);

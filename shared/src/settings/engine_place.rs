@@ -216,8 +216,7 @@ impl fmt::Display for EnginePlace {
 mod tests {
     use super::*;
 
-    /// FLEET-26: a place as it may be written, and whether what is said to it can be read on the
-    /// way.
+    /// FLEET-26: the notations of a place, and whether traffic to it can be read on its way.
     #[test]
     fn places_are_read() {
         for (text, written, is_open) in [
@@ -264,7 +263,8 @@ mod tests {
         }
     }
 
-    /// FLEET-3: what is no place is a fault that says what is expected; a password in it is one.
+    /// FLEET-3: the fault of an invalid place names the expected form; a password in a place is a
+    /// fault.
     #[test]
     fn what_is_no_place_is_a_fault() {
         for text in [

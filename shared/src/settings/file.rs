@@ -266,7 +266,7 @@ mod tests {
         read[0].1.clone()
     }
 
-    /// RELOAD-1: names, comments and lines, each where it stands.
+    /// RELOAD-1: names, comments and lines are read with their places.
     #[test]
     fn lines_are_assignments_or_comments() {
         let text = "# first\n; second \\\nA=1\n\n  B = two words  \r\nC=\n # x\nD=\\\n4\nE=5";
@@ -336,8 +336,8 @@ mod tests {
     }
 
     proptest! {
-        /// RELOAD-1: whatever a value holds, it can be written in single quotes, in double quotes
-        /// and with backslashes, and is read as it was.
+        /// RELOAD-1: any value can be written in single quotes, in double quotes and with
+        /// backslashes, and is read back unchanged.
         #[test]
         fn what_is_quoted_is_read_as_it_was(value in "[^\0']{0,40}") {
             prop_assert_eq!(one(&format!("A='{value}'\n")), value.clone());
@@ -351,7 +351,7 @@ mod tests {
             prop_assert_eq!(one(&format!("A={escaped}\n")), value);
         }
 
-        /// Any text is judged, and none panics.
+        /// Any text is parsed or refused, without a panic.
         #[test]
         fn any_text_is_judged(text in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = SettingsFile::parse(Path::new("w"), &text);

@@ -27,7 +27,7 @@ pub struct LimitSettings {
     pub headers: RateLimitHeaders,
 }
 
-/// `WAF_ON_LIMIT`: what follows a broken limit of the six (RULE-5).
+/// `WAF_ON_LIMIT`: the consequence of exceeding one of the six limits (RULE-5).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OnLimit {
     /// A ban.

@@ -346,7 +346,7 @@ fn every_malformed_setting_has_its_message() {
     );
 }
 
-/// SETTING-1: the bounds that are told are those that hold.
+/// SETTING-1: the bounds in the messages are those in force.
 #[test]
 fn the_expected_bounds_hold() {
     for setting in all() {
@@ -449,7 +449,7 @@ fn watched_netblocks_have_names() {
     );
 }
 
-/// Start condition 1: a threshold for AS numbers needs somebody who looks them up.
+/// Start condition 1: a threshold for AS numbers needs a source of lookups.
 #[test]
 fn a_threshold_for_as_numbers_needs_lookups() {
     let off = ("WAF_LOOKUP_SOURCE", "off");
@@ -517,8 +517,8 @@ fn an_admin_listener_without_a_token_is_a_warning() {
     );
 }
 
-/// CONN-12: a client that can have every place at the application is a warning; by default it has
-/// half of them.
+/// CONN-12: a warning says that one client can have every place at the application; by default a
+/// client has at most half of them.
 #[test]
 fn a_client_that_can_have_every_place_is_a_warning() {
     let (of_client, of_all) = ("WAF_MAX_REQUESTS_PER_CLIENT", "WAF_MAX_UPSTREAM");
@@ -557,7 +557,7 @@ fn the_malformed_settings_are_complete() {
     }
 }
 
-/// FORWARD-8, LOG-1: what may be a key in the URL of lookups is in no message and no list, of a
+/// FORWARD-8, LOG-1: a part of the lookup URL that may be a key is in no message and no list, for a
 /// good URL or a bad one.
 #[test]
 fn keys_in_the_url_of_lookups_are_not_shown() {
@@ -705,9 +705,8 @@ fn the_upstream_is_not_the_service() {
     }
 }
 
-/// SETTING-2, LIMIT-4: settings that contradict
-/// the source of lookups stop the start, each with its sentence; what merely does nothing is a
-/// warning.
+/// SETTING-2, LIMIT-4: settings that contradict the source of lookups stop the start, each with its
+/// sentence; a setting without an effect is a warning.
 #[test]
 fn settings_that_need_lookups_stop_the_start_without_them() {
     let off = ("WAF_LOOKUP_SOURCE", "off");
@@ -853,7 +852,7 @@ fn a_list_of_places_is_read() {
     );
 }
 
-/// EDGE-1: what cannot be listened on, each with its reason; no place is taken twice.
+/// EDGE-1: each invalid listen address has its reason; no address may appear twice.
 #[test]
 fn faulty_places_are_named() {
     let long = format!("unix:/{}", "x".repeat(120));
@@ -888,8 +887,8 @@ fn faulty_places_are_named() {
     }
 }
 
-/// SETTING-1: a name in small letters, or of another prefix, is no setting; where it would be one
-/// in all other respects somebody meant it. Other programs' names are none of ours.
+/// SETTING-1: a name in small letters, or with another prefix, is no setting; a warning names it if
+/// it is otherwise a setting's name. Names of other programs are ignored.
 #[test]
 fn names_that_were_meant_are_hinted_at() {
     assert_eq!(
@@ -916,7 +915,8 @@ fn names_that_were_meant_are_hinted_at() {
     );
 }
 
-/// SETTING-1: a netblock that is not what it looks like, or is everybody, is warned of and taken.
+/// SETTING-1: a netblock that is not what it looks like, or covers everybody, raises a warning and
+/// is used.
 #[test]
 fn netblocks_that_surprise_are_warned_of() {
     assert_eq!(
@@ -940,7 +940,7 @@ fn netblocks_that_surprise_are_warned_of() {
     );
 }
 
-/// SETTING-1: a token that can be guessed is warned of, and not shown.
+/// SETTING-1: a token that can be guessed raises a warning that does not show it.
 #[test]
 fn a_short_token_is_warned_of() {
     for name in ["WAF_METRICS_TOKEN", "WAF_ADMIN_TOKEN"] {
@@ -1018,7 +1018,7 @@ fn the_state_directory_is_the_service_managers() {
 }
 
 proptest! {
-    /// Whatever is written, the answer is settings or sentences, one line each, and never a panic.
+    /// Any input leads to settings or to sentences, one line each, and never to a panic.
     #[test]
     fn any_text_is_answered(row in 0..all().count(), text in "\\PC{0,20}|[0-9a-z./:,%\\[\\]-]{0,20}|(http://)?[0-9.:a\\[\\]]{0,12}|[0-9]{0,25}(ms|s|d|K|TB)?") {
         let row = all().nth(row).unwrap();
@@ -1029,8 +1029,8 @@ proptest! {
     }
 }
 
-/// RELOAD-1: what the file sets counts where the environment says nothing, a name in both is told,
-/// and what is wrong is told with its line.
+/// RELOAD-1: the file's value is used if the environment has none, a name in both is reported, and
+/// a fault is reported with its line.
 #[test]
 fn the_environment_wins_over_the_file() {
     let file = |text: &str| {

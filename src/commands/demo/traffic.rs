@@ -185,7 +185,8 @@ fn short(line: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// CONTROL-3: a request and a ban are one short line each, and what else is in the log is none.
+    /// CONTROL-3: a request and a ban are one short line each; other lines of the log are not
+    /// shown.
     #[test]
     fn a_request_is_one_short_line() {
         let mut line = json!({

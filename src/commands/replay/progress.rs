@@ -80,7 +80,7 @@ fn line(done: u64, whole: Option<u64>, took: Duration) -> String {
 mod tests {
     use super::*;
 
-    /// CONTROL-3: the line says how far it is, also where nobody knows how much there is.
+    /// CONTROL-3: the line shows the progress, even if the total is unknown.
     #[test]
     fn the_line_says_how_far_it_is() {
         let second = Duration::from_secs(2);

@@ -125,7 +125,7 @@ mod tests {
         );
     }
 
-    /// CONTROL-6: what is no time is none.
+    /// CONTROL-6: an invalid time is refused.
     #[test]
     fn what_is_no_time_is_none() {
         for wrong in [

@@ -91,7 +91,7 @@ fn count(row: &mut Counted, refused: [bool; TRIALS]) {
 mod tests {
     use super::*;
 
-    /// CONTROL-6: whatever comes, the number of keys is bounded, and those with the most stay.
+    /// CONTROL-6: the number of keys is always bounded, and the keys with the highest counts stay.
     #[test]
     fn those_with_the_most_are_kept() {
         let mut tally = Tally::<u64>::default();

@@ -13,7 +13,7 @@ use super::{Ledger, oldest_first};
 use crate::bans::document::BanKey;
 
 impl Ledger {
-    /// Whether a netblock was banned already when a client of it broke a limit.
+    /// Whether a netblock was banned already when a client of it exceeded a limit.
     pub(crate) fn is_banned(
         &self,
         exceeded: &LimitExceeded,

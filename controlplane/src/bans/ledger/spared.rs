@@ -96,9 +96,9 @@ mod tests {
         Arc::new(ban)
     }
 
-    /// FLEET-24: a ban of another instance that covers a proxy which is trusted here, or is a part
-    /// of a trusted net, is held and refuses nobody; it does once the proxy is trusted no more, and
-    /// where it was forced.
+    /// FLEET-24: a ban of another instance that covers a proxy trusted here, or lies in a trusted
+    /// net, is held and refuses nobody. It refuses once the proxy is not trusted any more, or if it
+    /// was forced.
     #[test]
     fn what_others_ban_of_a_trusted_proxy_is_held_and_not_in_force() {
         let mut ledger = Ledger::new(LedgerSettings::from(&settings()), Vec::new(), NOW).unwrap();
@@ -124,7 +124,7 @@ mod tests {
         let all: Vec<Arc<Ban>> = ledger.all().iter().map(|ban| ledger.shown(ban)).collect();
         let spared = all.iter().filter(|ban| ban.unknown.get(SPARED).is_some());
         assert_eq!(spared.count(), 2);
-        // What is written does not say so.
+        // The written form has no such member.
         assert!(
             ledger
                 .all()
@@ -135,9 +135,9 @@ mod tests {
         assert!(refuses(&ledger, "203.0.113.7") && !refuses(&ledger, "10.1.2.3"));
     }
 
-    /// CRAWL-4: what another instance has banned by itself is held, and not in force, while it
-    /// covers a crawler that was verified here within the last day, whichever came first; what
-    /// people have banned there, and what this instance did, is in force.
+    /// CRAWL-4: an automatic ban of another instance is held, and not in force, while it covers a
+    /// crawler that was verified here within the last day, in either order. A ban by hand there, or
+    /// any ban of this instance, is in force.
     #[test]
     fn what_others_ban_of_a_verified_crawler_is_held_and_not_in_force() {
         let mut ledger = Ledger::new(LedgerSettings::from(&settings()), Vec::new(), NOW).unwrap();

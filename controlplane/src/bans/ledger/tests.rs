@@ -82,7 +82,8 @@ fn hours(ban: &Ban) -> Option<u64> {
     (ban.ban_expires != Expiry::Permanent).then(|| ban.length_ms() / HOUR)
 }
 
-/// BAN-1: 1h, 3h, 9h, 27h, 81h, permanent; a netblock is what counts, not the client.
+/// BAN-1: the lengths are 1h, 3h, 9h, 27h, 81h, permanent; bans of the netblock count, not those of
+/// the client.
 #[test]
 fn bans_of_a_netblock_escalate_to_permanent() {
     let mut ledger = ledger(10);
@@ -99,7 +100,7 @@ fn bans_of_a_netblock_escalate_to_permanent() {
     assert_eq!(hours(&banned(&mut ledger, "198.51.100.1", NOW)), Some(1));
 }
 
-/// BAN-1: more than a day after the end of the last ban the first length again.
+/// BAN-1: more than a day after the end of the last ban, a ban has the first length again.
 #[test]
 fn after_the_window_the_first_length_again() {
     let mut ledger = ledger(10);
@@ -108,7 +109,7 @@ fn after_the_window_the_first_length_again() {
     assert_eq!(hours(&late), Some(1));
 }
 
-/// BAN-2: a lifted ban feeds nothing; an admin ban that ran out does.
+/// BAN-2: a lifted ban does not count for the next length; a ban by hand that ran out does.
 #[test]
 fn only_bans_that_ran_out_feed_escalation() {
     let mut ledger = ledger(10);
@@ -123,8 +124,8 @@ fn only_bans_that_ran_out_feed_escalation() {
     assert_eq!(hours(&after), Some(6));
 }
 
-/// BAN-2: while a ban is active no further automatic one of the same netblock; BAN-3: an admin ban
-/// all the same.
+/// BAN-2: while a ban is active, the same netblock gets no further automatic ban; BAN-3: it gets a
+/// ban by hand all the same.
 #[test]
 fn an_active_ban_stops_automatic_ones_only() {
     let mut ledger = ledger(10);
@@ -147,7 +148,7 @@ fn an_active_ban_stops_automatic_ones_only() {
     assert_eq!(ledger.active(NOW), 3);
 }
 
-/// BAN-4: cause and reason name the limit that was broken.
+/// BAN-4: cause and reason name the limit that was exceeded.
 #[test]
 fn the_reason_names_the_limit() {
     let mut ledger = ledger(10);
@@ -183,8 +184,8 @@ fn the_reason_names_the_limit() {
     );
 }
 
-/// LIMIT-8, BAN-1: a ban begins at the break, as the client was told, but not at a time that makes
-/// no sense.
+/// LIMIT-8, BAN-1: a ban begins when the limit was exceeded, as the client was told, but not at an
+/// impossible time.
 #[test]
 fn a_ban_begins_at_the_break_unless_the_clock_moved() {
     let mut ledger = ledger(10);
@@ -201,8 +202,8 @@ fn a_ban_begins_at_the_break_unless_the_clock_moved() {
     }
 }
 
-/// BAN-5: ended and lifted ones first, oldest end first, whatever made them; then the automatic one
-/// that ends soonest; never active admin or permanent ones.
+/// BAN-5: ended and lifted bans of any origin are dropped first, oldest end first; then the
+/// automatic ban that ends soonest; never active bans by hand or permanent ones.
 #[test]
 fn the_ledger_drops_in_the_order_of_the_rule() {
     let mut ledger = ledger(5);
@@ -243,8 +244,8 @@ fn the_ledger_drops_in_the_order_of_the_rule() {
     assert!(ledger.can_ban(NOW + 9 * HOUR));
 }
 
-/// BAN-9: of a ledger without a ban that ends the oldest automatic permanent one goes, for an
-/// automatic ban and for an admin's; what people made permanent never does.
+/// BAN-9: a full ledger of permanent bans drops the oldest automatic one, for an automatic ban and
+/// for one by hand; permanent bans by hand are never dropped.
 #[test]
 fn automatic_permanent_bans_go_last() {
     let of = |netblock: &str, started: u64, cause: &str| {
@@ -303,8 +304,8 @@ fn observed_bans_count_in_observe_mode_only() {
     }
 }
 
-/// RELOAD-2, BAN-5: a smaller bound drops what ends first, and no active ban of an administrator,
-/// of which there may be more than the bound; other lengths of netblocks hold for the next ban.
+/// RELOAD-2, BAN-5: a smaller bound drops the bans that end first, and no active ban by hand, even
+/// if these exceed the bound; changed prefix lengths apply to the next ban.
 #[test]
 fn other_rules_drop_what_no_longer_fits() {
     let mut ledger = ledger(10);
@@ -338,8 +339,8 @@ fn other_rules_drop_what_no_longer_fits() {
     assert_eq!(made.netblock.to_string(), "203.0.113.7/32");
 }
 
-/// RELOAD-2, CHECK-3: with the change to enforce mode observed bans refuse nobody, with the change
-/// back they count again; both are published.
+/// RELOAD-2, CHECK-3: after a change to enforce mode observed bans refuse nobody, after the change
+/// back they count again; both changes are published.
 #[test]
 fn another_mode_is_published() {
     let mut ledger = Ledger::new(rules(10, true), Vec::new(), NOW).unwrap();
@@ -355,7 +356,7 @@ fn another_mode_is_published() {
     }
 }
 
-/// BAN-5: a start neither drops an administrator's ban nor gives the bound up.
+/// BAN-5: a start neither drops a ban by hand nor ignores the bound.
 #[test]
 fn a_start_with_too_many_bans_keeps_the_bound_or_stops() {
     let mut full = ledger(10);
@@ -370,7 +371,7 @@ fn a_start_with_too_many_bans_keeps_the_bound_or_stops() {
     assert_eq!(Ledger::new(rules(2, false), bans(), NOW).err(), Some(3));
 }
 
-/// STATE-3: entries added are in force, entries marked lifted end, what was taken out is forgotten.
+/// STATE-3: added entries are in force, entries marked lifted end, removed entries are forgotten.
 #[test]
 fn an_edit_adds_lifts_changes_and_removes() {
     let mut ledger = ledger(10);
@@ -440,9 +441,9 @@ fn edit_of_all(bans: u32, netblocks: u32) -> (Ledger, Vec<Change<BansFile>>) {
     (ledger, before.into_iter().map(lift).collect())
 }
 
-/// BAN-8: the work of a start, an edit, a lift and a recovery grows with the bans and not with
-/// their square, also where all are of one netblock. How long an edit takes is measured by the
-/// benchmark `overhead --only edits`.
+/// BAN-8: the work of a start, an edit, a lift and a recovery grows linearly with the bans, even if
+/// all are of one netblock. How long an edit takes is measured by the benchmark `overhead --only
+/// edits`.
 #[test]
 fn the_work_of_many_bans_is_linear() {
     for netblocks in [1, 1000] {
@@ -649,8 +650,8 @@ fn any_op() -> impl Strategy<Value = Op> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(600))]
 
-    /// BAN-1, BAN-2, BAN-3, BAN-5, CHECK-3, STATE-3: the ledger and a plain list do the same,
-    /// whatever happens in whatever order, also when the clock is set back.
+    /// BAN-1, BAN-2, BAN-3, BAN-5, CHECK-3, STATE-3: the ledger and a plain list agree after any
+    /// events in any order, even when the clock is set back.
     #[test]
     fn the_ledger_agrees_with_its_naive_twin(max_bans in 1usize..6, observe in any::<bool>(), ops in prop::collection::vec(any_op(), 1..60)) {
         let (clients, netblocks) = (clients(), netblocks());

@@ -19,8 +19,8 @@ fn listed(decisions: &Decisions) -> Vec<String> {
 }
 
 /// FEED-7: a ban is deny and other types as `other` says; scopes are addresses, ranges, autonomous
-/// systems and countries; simulated decisions and those that have ended say nothing, and what is
-/// not known is skipped and told short.
+/// systems and countries; simulated and ended decisions have no effect; unknown ones are skipped
+/// and reported in short.
 #[test]
 fn types_and_scopes() {
     let one = |id: i64, kind: &str, scope: &str, value: &str, more: &str| {
@@ -79,7 +79,8 @@ fn types_and_scopes() {
     assert_eq!(Decisions::of_lines("1 192.0.2.1\n"), None);
 }
 
-/// FEED-7: two decisions on one value do not undo each other, in whichever order they come and go.
+/// FEED-7: two decisions on one value do not undo each other, in any order of additions and
+/// removals.
 #[test]
 fn two_on_one_value() {
     let value = r#""type":"ban","scope":"Ip","value":"198.51.100.1","duration":"#;
@@ -135,7 +136,8 @@ fn durations() {
     }
 }
 
-/// FEED-7: what is no stream, or was cut anywhere, is none, and the error quotes nothing of it.
+/// FEED-7: a text that is no stream, or was cut anywhere, is refused, and the error quotes nothing
+/// of it.
 #[test]
 fn garbage_is_no_stream() {
     let whole = r#"{"new":[{"id":1,"type":"ban","scope":"Ip","value":"192.0.2.1","duration":"1h"},null],"deleted":[{"id":2}]}"#;
@@ -183,8 +185,8 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// FEED-7: adds, deletes and ends in any order agree with a naive twin: a list of everything
-    /// that was said, of which for each id the last word counts.
+    /// FEED-7: adds, deletes and ends in any order agree with a naive twin: a list of all messages,
+    /// of which the last of each id counts.
     #[test]
     fn decisions_agree_with_a_naive_twin(steps in prop::collection::vec(step(), 0..60)) {
         let (mut decisions, mut now_ms) = (Decisions::default(), 0);

@@ -97,7 +97,7 @@ fn answer(status: &str, fields: &str, body: &str) -> Vec<u8> {
     format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\n{fields}\r\n{body}").into_bytes()
 }
 
-/// FEED-3: what is asked, and that a version that is there already is not sent again.
+/// FEED-3: the request to the publisher; a version that weir already has is not sent again.
 #[test]
 fn a_fetch_is_conditional() {
     let publisher = Publisher::start(None, |head| {
@@ -135,8 +135,8 @@ fn a_fetch_is_conditional() {
     );
 }
 
-/// FEED-3: an answer that is not whole, too large or not what was asked for is none; a publisher
-/// may ask for a pause.
+/// FEED-3: an answer that is incomplete, too large or not the requested list is refused; a
+/// publisher may ask for a pause.
 #[test]
 fn an_answer_that_is_not_whole_is_none() {
     let told = |answer: Vec<u8>| {
@@ -184,7 +184,7 @@ fn an_answer_that_is_not_whole_is_none() {
     assert_eq!(pause("HTTP/1.1 429 x\r\nretry-after: soon\r\n\r\n"), None);
 }
 
-/// FEED-3: no more than 64 MiB is read of a list without a length, and nobody waits for ever.
+/// FEED-3: at most 64 MiB of a list without a length is read, and no read waits for ever.
 #[test]
 fn a_list_without_an_end_is_not_read_on() {
     let chunk = [b"100000\r\n".as_slice(), &[b'#'; 1 << 20], b"\r\n"].concat();

@@ -127,8 +127,8 @@ fn list(count: u32) -> String {
     (0..count).map(line).collect()
 }
 
-/// FEED-4, RESTART-4: a version that the process before has taken since this one has read its rules
-/// holds in this one too, unless the rules do not take it.
+/// FEED-4, RESTART-4: a version that the old process applied after the new one had read its rules
+/// is in force in the new one too, unless the rules refuse it.
 #[test]
 fn a_version_that_was_taken_meanwhile_holds() {
     let mut place = Place::new();
@@ -148,7 +148,8 @@ fn a_version_that_was_taken_meanwhile_holds() {
     assert_eq!(next(&place), 1);
 }
 
-/// FEED-3, FEED-4: a version is taken, kept with its time, and confirmed; a start goes on from it.
+/// FEED-3, FEED-4: a version is applied, kept with its time, and confirmed; a start continues with
+/// it.
 #[test]
 fn a_version_is_taken_and_kept() {
     let mut place = Place::new();
@@ -190,8 +191,8 @@ fn a_version_is_taken_and_kept() {
     assert_eq!(place.kept.report().fetches, [1, 2, 0, 0]);
 }
 
-/// FEED-5: a version without entries, halved, or more than quadrupled is not taken, is told once a
-/// day, and whoever accepts it has it; a good one ends that.
+/// FEED-5: a version without entries, halved, or more than quadrupled is refused and reported once
+/// a day, and an operator can accept it; a good version ends the reports.
 #[test]
 fn a_version_that_is_strange_is_not_taken() {
     let mut place = Place::new();
@@ -260,8 +261,8 @@ fn a_version_that_is_strange_is_not_taken() {
     assert_eq!(place.alerts(), 4);
 }
 
-/// FEED-5: a version that is a list without entries can be accepted, and the next one is as a first
-/// one; of what is no list, or leaves nothing that may hold, nobody is told that it can.
+/// FEED-5: a list without entries can be accepted, and the next version is judged like a first one.
+/// No report says that a text which is no list, or has no allowed entry, can be accepted.
 #[test]
 fn an_empty_version_can_be_accepted() {
     let told = |place: &Place| place.rest.alerts.borrow().last().unwrap().clone();
@@ -294,8 +295,8 @@ fn an_empty_version_can_be_accepted() {
     }
 }
 
-/// FEED-5: half and fourfold are those of the entries that hold: entries that are left out neither
-/// fill up a version that has shrunk nor make one too large.
+/// FEED-5: half and fourfold refer to the entries in force: entries that are left out neither fill
+/// up a shrunken version nor make one too large.
 #[test]
 fn entries_that_are_left_out_do_not_count() {
     let private = |count: u32| -> String {
@@ -351,8 +352,8 @@ fn entries_that_cover_too_much_do_not_hold() {
     assert_eq!(place.entries(), 0);
 }
 
-/// FEED-6, FEED-3: what the rules have no room for is not taken; a failure leaves the version, and
-/// doubles the pause.
+/// FEED-6, FEED-3: a version that has no room in the rules is refused; a failure keeps the version,
+/// and doubles the pause.
 #[test]
 fn what_is_not_taken_leaves_the_version() {
     let mut place = Place::new();

@@ -126,8 +126,9 @@ fn status(status: StatusCode) -> Failure {
     }
 }
 
-/// FEED-7: everything once, then what changes; after a failure of any kind everything again, which
-/// takes the place of what was known; what is known holds meanwhile, and ends by itself.
+/// FEED-7: the stream gives all decisions once, then the changes. After any failure it gives all of
+/// them again, which replace the known ones; these stay in force meanwhile, and end at their own
+/// time.
 #[test]
 fn everything_again_after_a_failure() {
     let mut place = Place::new();
@@ -179,8 +180,8 @@ fn everything_again_after_a_failure() {
     assert!(place.stream.is_start());
 }
 
-/// FEED-7: what came as a change, for a question from before everything was to be told anew, is
-/// taken and does not stand for everything.
+/// FEED-7: an answer to a request for changes, sent before all decisions became due again, is
+/// applied and does not count as all decisions.
 #[test]
 fn a_late_change_is_not_everything() {
     let mut place = Place::new();
@@ -194,8 +195,8 @@ fn a_late_change_is_not_everything() {
     assert!(place.stream.is_start());
 }
 
-/// FEED-5, FEED-7: decisions that cover nearly everybody together are not taken, and what is known
-/// holds.
+/// FEED-5, FEED-7: decisions that together cover nearly everybody are refused, and the known ones
+/// stay in force.
 #[test]
 fn nearly_everybody_is_not_taken() {
     let mut place = Place::new();
@@ -217,8 +218,8 @@ fn nearly_everybody_is_not_taken() {
     );
 }
 
-/// FEED-5, FEED-7: a decision on everybody, as a slip makes it, is left out, and costs none of the
-/// others.
+/// FEED-5, FEED-7: a decision on everybody, made by mistake, is left out, and the others are
+/// applied.
 #[test]
 fn a_decision_on_everybody_is_left_out() {
     let mut place = Place::new();
@@ -233,7 +234,8 @@ fn a_decision_on_everybody_is_left_out() {
     assert_eq!(place.rest.alerts.borrow().len(), 0);
 }
 
-/// FEED-7: 403 is told at once and asked again after 5 min, or at a reload.
+/// FEED-7: an answer of 403 is reported at once, and the stream asks again after 5 min, or at a
+/// reload.
 #[test]
 fn a_wrong_key_is_told_at_once() {
     let mut place = Place::new();
@@ -254,8 +256,8 @@ fn a_wrong_key_is_told_at_once() {
     assert_eq!(place.rest.alerts.borrow().len(), 2);
 }
 
-/// FEED-6, FEED-7: what passes the room of all lists is not taken, and what was deleted is gone all
-/// the same.
+/// FEED-6, FEED-7: decisions that exceed the room of all lists are refused, and deleted decisions
+/// are removed all the same.
 #[test]
 fn what_is_too_much_is_not_taken() {
     let mut place = Place::new();
@@ -268,7 +270,8 @@ fn what_is_too_much_is_not_taken() {
     assert!(place.stream.is_start());
 }
 
-/// FEED-4, FEED-7: a start goes on from the copy, and ends what has ended meanwhile.
+/// FEED-4, FEED-7: a start continues with the copy, without the decisions that have ended
+/// meanwhile.
 #[test]
 fn a_start_goes_on_from_the_copy() {
     let mut place = Place::new();
@@ -283,8 +286,8 @@ fn a_start_goes_on_from_the_copy() {
     assert_eq!(again.fetch_in_ms(place.rest.now_ms()), 0);
 }
 
-/// FEED-4, FEED-7: what has changed is in the copy at once where few decisions are held, and at a
-/// stop or a hand-over at the latest: a start with the LAPI away has exactly those that were held.
+/// FEED-4, FEED-7: changes are in the copy at once if few decisions are held, and at a stop or a
+/// hand-over at the latest: a start without the LAPI has exactly the decisions that were held.
 #[test]
 fn a_copy_misses_nothing_of_a_stop() {
     let held = |place: &Place| {
@@ -324,8 +327,8 @@ fn a_copy_misses_nothing_of_a_stop() {
     assert!(!place.directory.path().join("feeds").exists());
 }
 
-/// FEED-7, RESTART-4: a process that read its rules before the last write of the one before it has
-/// the rules take what the copy then says, whether the LAPI answers or not.
+/// FEED-7, RESTART-4: a new process that read its rules before the old one's last write applies the
+/// copy's last content to the rules, whether the LAPI answers or not.
 #[test]
 fn a_copy_newer_than_the_rules_is_taken() {
     let mut place = Place::new();

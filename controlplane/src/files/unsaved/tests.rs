@@ -36,9 +36,9 @@ fn change(number: u64) -> LedgerChange {
     }
 }
 
-/// STATE-1, STATE-10: a change is due in the journal and in the document after the delay; with
-/// more than 1,000 bans the next document only after five delays, longer where there are many;
-/// lines go on meanwhile.
+/// STATE-1, STATE-10: a change is due in the journal and in the document after the delay; with more
+/// than 1,000 bans the next document is due only after five delays, and later with many; lines are
+/// written meanwhile.
 #[test]
 fn documents_keep_their_pause_and_lines_do_not() {
     let mut unsaved = Unsaved::new(OPEN, SECOND, 0);
@@ -66,8 +66,8 @@ fn documents_keep_their_pause_and_lines_do_not() {
     assert!(unsaved.document_is_due(100_000, 51 * SECOND));
 }
 
-/// STATE-10: what is lost, and what an edit does, goes into a document; lines are written again
-/// once that is on disk, and not before.
+/// STATE-10: lost changes, and the changes of an edit, go into a document; lines are written again
+/// only once that document is on disk.
 #[test]
 fn a_closed_journal_opens_with_its_document() {
     let mut unsaved = Unsaved::new(OPEN, SECOND, 0);
@@ -94,7 +94,7 @@ fn a_closed_journal_opens_with_its_document() {
     assert_eq!(unsaved.take_line(4).map(|line| line.number), Some(7));
 }
 
-/// STATE-10: a start whose file does not say what it holds begins with a document.
+/// STATE-10: a start whose file does not say which lines it holds begins with a document.
 #[test]
 fn a_start_without_a_base_begins_with_a_document() {
     let mut unsaved = Unsaved::new(JournalStart::default(), SECOND, 0);
@@ -415,9 +415,9 @@ fn happen(ops: Vec<Op>, few: bool, empties: bool) -> Result<(), TestCaseError> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// STATE-10, STATE-4: whatever bans, lifts, edits, documents and kills follow each other, also
-    /// in the middle of a line and before an old journal was emptied, a start finds exactly what
-    /// was acknowledged, with an edit that was saved on top of it.
+    /// STATE-10, STATE-4: after any bans, lifts, edits, documents and kills, even in the middle of
+    /// a line or before an old journal was emptied, a start finds exactly the acknowledged changes,
+    /// and a saved edit on top of them.
     #[test]
     fn a_start_finds_what_was_acknowledged(ops in prop::collection::vec(op(), 1..60), few in any::<bool>(), empties in any::<bool>()) {
         happen(ops, few, empties)?;

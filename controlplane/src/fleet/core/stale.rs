@@ -58,9 +58,9 @@ mod tests {
     const DAY: u64 = 86_400_000;
     const MET: u64 = 1_795_276_800_000;
 
-    /// FLEET-17: an engine that says hello and gives nothing of its log is no contact with the
-    /// fleet: after seven days of that, what only this instance holds is put aside, and comes into
-    /// no snapshot, and into no batch where the log is read anew.
+    /// FLEET-17: an engine that answers hello but gives nothing of its log is no contact with the
+    /// fleet. After seven days of that, entries that only this instance holds are put aside: they
+    /// go into no snapshot, and into no batch when the log is read again.
     #[test]
     fn hello_alone_is_no_contact() {
         let ban: Ban = serde_json::from_str(

@@ -370,9 +370,9 @@ pub(in crate::fleet) fn against<E: CountEngine>(
 }
 
 proptest! {
-    /// FLEET-6: whatever is lost, repeated, rolled back or emptied, no instance takes more for the
-    /// count of all than they counted. Where the engine lost nothing, or all of it, or what it took
-    /// in the last half minute, all know all of it in the end.
+    /// FLEET-6: after any losses, repeats and roll-backs, no instance's count of all exceeds the
+    /// true sum. If the engine lost nothing, everything, or only the last half minute, all
+    /// instances know the whole sum in the end.
     #[test]
     fn no_batch_counts_twice(steps in prop::collection::vec(step(), 1..150)) {
         let mut engine = Twin::default();
@@ -436,7 +436,7 @@ proptest! {
         }
     }
 
-    /// What is packed is read back as it was.
+    /// A packed value is read back as it was.
     #[test]
     fn a_report_is_packed_and_read(
         counts in prop::collection::vec((0..1_u64 << 48, 0..1_u64 << 48), 6),
@@ -460,7 +460,7 @@ proptest! {
     }
 }
 
-/// FLEET-6: what a failover has lost of the last half minute is sent again, once.
+/// FLEET-6: counts of the last half minute that a failover has lost are sent again, once.
 #[test]
 fn what_a_failover_lost_is_sent_again() {
     let now_ms = MINUTE * 60_000;

@@ -111,8 +111,8 @@ mod tests {
         port
     }
 
-    /// FLEET-2: a node that is behind, and one whose word nobody answers to, are passed over; what
-    /// the last of them said is told where there is no other.
+    /// FLEET-2: a node that is behind, and one whose reply leads to no answering node, are skipped;
+    /// if no other is left, the fault has the last node's reply.
     #[test]
     fn nodes_that_are_behind_are_passed_over() {
         let free = TcpListener::bind("127.0.0.1:0").unwrap();

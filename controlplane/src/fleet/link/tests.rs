@@ -127,8 +127,8 @@ fn put(link: &mut Link, upto: Cursor, chunks: Vec<Vec<u8>>) {
     }
 }
 
-/// FLEET-15, FLEET-23: the log takes each batch once, in order, and tells where it is; what it lost
-/// is seen by its answer.
+/// FLEET-15, FLEET-23: the log accepts each batch once, in order, and tells its position, which
+/// also shows a loss.
 #[test]
 #[ignore = "needs redis-server"]
 fn the_log_takes_each_batch_once() {
@@ -184,8 +184,8 @@ fn the_log_takes_each_batch_once() {
     );
 }
 
-/// FLEET-15: what a connection that was given up has left on its way is not taken: its number may
-/// be that of another batch by then.
+/// FLEET-15: a batch still on its way from an abandoned connection is refused: another batch may
+/// have its number by then.
 #[test]
 #[ignore = "needs redis-server"]
 fn a_batch_of_an_earlier_connection_is_not_taken() {
@@ -242,8 +242,8 @@ fn a_batch_is_named_by_its_connection() {
     }
 }
 
-/// FLEET-11: batches and beats are asked ahead, and their answers come in this order. Whatever else
-/// is asked meanwhile is not, and takes none of their answers.
+/// FLEET-11: batches and beats are pipelined, and their answers come in this order. Other requests
+/// in between are not pipelined, and take none of these answers.
 #[test]
 #[ignore = "needs redis-server"]
 fn questions_are_asked_ahead() {
@@ -281,9 +281,9 @@ fn questions_are_asked_ahead() {
     assert!(link.answer(LONG).is_err());
 }
 
-/// FLEET-11: a ban waits behind one chunk of a snapshot at most, and not for a round trip of each;
-/// the snapshot is named once all of it is there, and is read in pieces. Chunks that one command
-/// does not delete go by several.
+/// FLEET-11: a ban waits for at most one chunk of a snapshot, and not for a round trip of each
+/// chunk. The snapshot gets its name once all of it is stored, and is read in pieces. Chunks too
+/// many for one command are deleted by several.
 #[test]
 #[ignore = "needs redis-server"]
 fn a_ban_does_not_wait_for_a_snapshot() {
@@ -337,8 +337,8 @@ fn a_ban_does_not_wait_for_a_snapshot() {
     assert!(!link.hello(&me, BEGINNING, 2).unwrap().is_whole);
 }
 
-/// FLEET-15: of instances to which a snapshot is due at once one writes it: of two that are written
-/// up to one place the chunks would mix.
+/// FLEET-15: if a snapshot is due at several instances at once, one writes it: the chunks of two
+/// snapshots up to the same position would mix.
 #[test]
 #[ignore = "needs redis-server"]
 fn one_instance_writes_a_snapshot() {
@@ -385,7 +385,7 @@ fn parts_of_a_snapshot_are_bounded() {
     assert_eq!(under_way, [1, 4, 3, 3, 3, 3, 3, 2, 1, 1]);
 }
 
-/// FLEET-6, FLEET-28: a key of another type is no fault for ever: it is put right.
+/// FLEET-6, FLEET-28: a key of another type is repaired.
 #[test]
 #[ignore = "needs redis-server"]
 fn keys_of_another_type_are_put_right() {
@@ -423,8 +423,9 @@ fn keys_of_another_type_are_put_right() {
     );
 }
 
-/// FLEET-23, FLEET-29: the engine's clock has gone back, as after a failover: who has shown itself
-/// by the clock before, and does no more, stands still. What is no time is passed over.
+/// FLEET-23, FLEET-29: after the engine's clock has gone back, as after a failover, an instance
+/// whose last beat has the earlier clock's time counts as stopped. A value that is no time is
+/// skipped.
 #[test]
 #[ignore = "needs redis-server"]
 fn beats_of_a_clock_that_was_ahead_stand_still() {
@@ -458,9 +459,9 @@ fn beats_of_a_clock_that_was_ahead_stand_still() {
     assert_eq!(times[0], times[1]);
 }
 
-/// FLEET-6, FLEET-15, FLEET-28: one that has left is not named, and its numbers stay until it was
-/// silent for three days: a batch that it has sent over an earlier connection is not its first one
-/// again. Then the engine has nothing of it.
+/// FLEET-6, FLEET-15, FLEET-28: an instance that has left is not named, and its numbers stay until
+/// it was silent for three days: a batch that it has sent over an earlier connection does not count
+/// as its first. Then the engine has nothing of it.
 #[test]
 #[ignore = "needs redis-server"]
 fn the_numbers_of_one_that_has_left_go_later() {
@@ -502,7 +503,7 @@ fn the_numbers_of_one_that_has_left_go_later() {
     assert_eq!(link.ask(live.arg(&alive)), Ok(Value::Int(1)));
 }
 
-/// FLEET-24: a number that no engine counts to is an answer of another form.
+/// FLEET-24: a number larger than any engine counts is an invalid answer.
 #[test]
 fn a_number_is_one_that_an_engine_counts_to() {
     let of_text = |text: &str| number(&Value::BulkString(text.into()));
@@ -515,7 +516,8 @@ fn a_number_is_one_that_an_engine_counts_to() {
     assert_eq!(number(&Value::Int(-1)), Err(strange()));
 }
 
-/// FLEET-2: an engine that is refused, or hangs, is a fault within its time-out, in a sentence.
+/// FLEET-2: an engine that refuses connections, or hangs, is a fault within the time-out, in one
+/// sentence.
 #[test]
 #[ignore = "needs redis-server"]
 fn an_engine_that_does_not_answer_is_a_fault() {
@@ -536,8 +538,7 @@ fn an_engine_that_does_not_answer_is_a_fault() {
     assert!(Link::open(&access, Duration::ZERO).is_err());
 }
 
-/// FLEET-26: the shipped rules of the engine's user let everything through that the link says, and
-/// nothing else.
+/// FLEET-26: the shipped access rules of the engine's user permit exactly the commands of the link.
 #[test]
 #[ignore = "needs redis-server"]
 fn the_shipped_acl_is_enough_and_gives_no_more() {
@@ -603,8 +604,8 @@ fn the_shipped_acl_is_enough_and_gives_no_more() {
     }
 }
 
-/// FLEET-11, FLEET-15, FLEET-25: two cores over a real engine: what one makes the other has, sealed
-/// on the way; the engine emptied, they bring back what it lost.
+/// FLEET-11, FLEET-15, FLEET-25: of two cores over a real engine each gets the other's changes,
+/// which are sealed on the way; after the engine is emptied, they restore its data.
 #[test]
 #[ignore = "needs redis-server"]
 fn two_cores_meet_over_a_real_engine() {
@@ -661,8 +662,8 @@ fn two_cores_meet_over_a_real_engine() {
     assert_eq!(c.counts().rejected[0], 1);
 }
 
-/// FLEET-11: a thousand bans, one after the other, each read at another instance while it blocks;
-/// how long they took is printed.
+/// FLEET-11: a thousand bans, one after the other, each read by another instance's blocking read;
+/// the test prints their times.
 #[test]
 #[ignore = "needs redis-server"]
 fn a_thousand_bans_arrive() {
@@ -727,8 +728,8 @@ fn a_thousand_bans_arrive() {
 }
 
 /// FLEET-6, FLEET-28: the script agrees with its naive twin over random batches: of several
-/// instances, sent again, over borders of minute, hour and day, after bans, and with sums that are
-/// of another type, cut off, or gone. A key that it cannot read stops no other.
+/// instances, sent again, across minutes, hours and days, after bans, and with sums that are of
+/// another type, cut off, or missing. An unreadable key stops no other.
 #[test]
 #[ignore = "needs redis-server"]
 fn the_script_agrees_with_its_twin() {

@@ -85,8 +85,8 @@ mod tests {
     use crate::fleet::stamp::Origin;
     use crate::testing::NOW;
 
-    /// FLEET-17: a lift that is put aside has lifted nothing: a later one that the fleet has holds,
-    /// or none (seed 1016).
+    /// FLEET-17: a lift that is put aside has lifted nothing: a later lift of the fleet counts, or
+    /// none (seed 1016).
     #[test]
     fn a_lift_that_is_put_aside_lifts_nothing() {
         let ban: Arc<Ban> = serde_json::from_value(json!({

@@ -88,8 +88,8 @@ fn addresses_of_one_record_share_an_answer() {
     }
 }
 
-/// LOOKUP-5: whatever was asked before, the answer is that of the records asked for, and no more
-/// are kept than there is room for; a failure is not kept.
+/// LOOKUP-5: after any earlier questions the answer belongs to the requested records; the number of
+/// kept answers is bounded, and a failure is not kept.
 #[test]
 fn kept_answers_are_bounded_and_never_mixed_up() {
     let (answers, mut made) = (Answers::default(), 0);
@@ -119,7 +119,7 @@ fn kept_answers_are_bounded_and_never_mixed_up() {
     assert!(answers.of(never, || Ok::<_, ()>(Arc::default())).is_ok());
 }
 
-/// LOOKUP-5: what cannot be used says so in a sentence, and why.
+/// LOOKUP-5: the error about an unusable file is one sentence with the reason.
 #[test]
 fn what_cannot_be_used_is_told() {
     let dir = tempfile::tempdir().unwrap();
@@ -143,8 +143,8 @@ fn what_cannot_be_used_is_told() {
     assert!(fault(&sparse).contains("it is larger than 1 GiB"));
 }
 
-/// LOOKUP-5: a file that is cut anywhere is not taken, and one that is cut in place takes nothing
-/// down.
+/// LOOKUP-5: a file that is cut anywhere is refused, and one that is cut while in use stops
+/// nothing.
 #[test]
 fn a_truncated_file_is_never_taken() {
     for name in ["country.mmdb", "lite.mmdb"] {
@@ -178,8 +178,8 @@ proptest! {
         }
     }
 }
-/// LOOKUP-5: a bad replacement is counted and changes nothing; a good one is taken, an earlier
-/// build too.
+/// LOOKUP-5: a bad replacement is counted and changes nothing; a good one is applied, even an
+/// earlier build.
 #[test]
 fn a_bad_replacement_leaves_what_is_in_use() {
     let dir = tempfile::tempdir().unwrap();

@@ -244,9 +244,9 @@ fn failures_open_the_breaker_and_a_probe_closes_it() {
     assert!(asking.service.rows().len() == 2, "failures are not kept");
 }
 
-/// LOOKUP-3: a panic in a lookup is a failure and no more: who waits is told at once that there is
-/// no answer, it is counted, the client is asked about again later, and the next one is answered.
-/// No panic keeps a place among those in flight.
+/// LOOKUP-3: a panic in a lookup is only a failure: waiting requests go on at once without an
+/// answer, it is counted, the client is asked about again later, and the next question is answered.
+/// A panic frees its place among the questions under way.
 #[test]
 fn a_panic_in_a_lookup_is_a_failure_and_no_more() {
     let fake = Fake::start(|_, stream| say(stream, "200 OK", "", GERMANY));
@@ -268,8 +268,8 @@ fn a_panic_in_a_lookup_is_a_failure_and_no_more() {
     assert!(asking.wait(0).is_some());
 }
 
-/// LOOKUP-3: what waits in the queue when the breaker opens is not sent any more, and nobody waits
-/// for it.
+/// LOOKUP-3: questions that are queued when the breaker opens are not sent any more, and no request
+/// waits for them.
 #[test]
 fn the_queue_is_given_up_when_the_breaker_opens() {
     let (go, held) = crossbeam_channel::bounded::<()>(0);
@@ -333,7 +333,8 @@ fn retry_after_is_read() {
     until("the probe", || fake.asked() == 2);
 }
 
-/// LOOKUP-2: what leaves is the address, of IPv6 the /64, and nothing of the visitor besides.
+/// LOOKUP-2: the question contains the address, of IPv6 the /64, and nothing else about the
+/// visitor.
 #[test]
 fn only_the_address_leaves() {
     let (send, heads) = crossbeam_channel::unbounded();
@@ -420,8 +421,8 @@ fn one_network_is_asked_about_256_times_a_minute() {
     assert_eq!(asking.wait(7).unwrap().country.as_deref(), Some("FR"));
 }
 
-/// ALIVE-6: a service may not switch country lists off for an hour by `Retry-After`: after a minute
-/// it is asked again. Where nothing needs the answers, it has its pause.
+/// ALIVE-6: a service cannot switch country lists off for an hour by `Retry-After`: it is asked
+/// again after a minute. If nothing needs the answers, it gets the whole pause.
 #[test]
 fn a_pause_is_a_minute_at_most_where_answers_are_needed() {
     for needed in [true, false] {

@@ -13,7 +13,8 @@ fn message(text: &str) -> (String, String) {
     (pointer, message)
 }
 
-/// RULE-1, CONTROL-4: all faults are told at once, up to a bound, and what may be meant.
+/// RULE-1, CONTROL-4: all faults are reported at once, up to a bound, with the names that may be
+/// meant.
 #[test]
 fn all_faults_are_told() {
     let text = r#"{"version":1,"limits":[{"name":"l","pth":"/x","per_minut":5}],"traps":[{"name":"t","paths":[]}],"deny":[{"netblock":"nowhere"}]}"#;
@@ -55,8 +56,7 @@ fn all_faults_are_told() {
     assert!(fault.to_string().ends_with("40 further faults"), "{fault}");
 }
 
-/// RULE-1: each member that has to be there and is not is told once, in the words of the other
-/// faults.
+/// RULE-1: each missing member is reported once, in the same form as the other faults.
 #[test]
 fn what_is_missing_is_told_once() {
     let told = |text: &str| {
@@ -92,7 +92,8 @@ fn what_is_missing_is_told_once() {
     }
 }
 
-/// MATCH-1, RULE-2: what stands beside `match` is a fault, whatever its value.
+/// MATCH-1, RULE-2: a member that belongs into `match` and stands beside it is a fault, with any
+/// value.
 #[test]
 fn nothing_stands_beside_match() {
     for (list, more) in [("limits", ""), ("jails", r#""statuses":[404],"#)] {
@@ -155,7 +156,7 @@ fn a_host_is_one_that_a_client_sends() {
     }
 }
 
-/// ALIVE-5, RULE-1: what covers every client is a slip unless it says that it is meant.
+/// ALIVE-5, RULE-1: an entry that covers every client is a fault unless it has `force`.
 #[test]
 fn every_client_wants_force() {
     for list in ["allow", "deny"] {
@@ -205,8 +206,8 @@ fn the_example_is_read() {
     assert_eq!(file.jails[1].which.path.as_deref(), Some("/login"));
 }
 
-/// RULE-1, RULE-2, RULE-3, RULE-4: what does not fit is told with its place, and a member that
-/// nobody knows is a fault: a slip of the pen must not switch a limit off in silence.
+/// RULE-1, RULE-2, RULE-3, RULE-4: an invalid member is reported with its place, and an unknown
+/// member is a fault: a typing error must not switch a limit off in silence.
 #[test]
 fn faults_have_a_place() {
     assert_eq!(fault("{\"version\":1,\n \"limits\":[}").0, 2);
@@ -320,7 +321,7 @@ fn what_a_file_holds_is_bounded() {
     assert_eq!(message(&names(64)).0, "/jails/0/name");
 }
 
-/// FEED-1: what does not fit of feeds, and of a rule that names one, is told with its place.
+/// FEED-1: a fault of a feed, or of a rule that names one, is reported with its place.
 #[test]
 fn feeds_are_judged() {
     let drop = r#"{"name":"drop","url":"https://lists.example/drop","every":"12h","use":"deny"}"#;

@@ -33,7 +33,7 @@ fn by_service(entries: &Entries) -> Held<'_> {
     }
 }
 
-/// FLEET-18, STATE-5: what does not fit is told with line and pointer.
+/// FLEET-18, STATE-5: an invalid member is reported with line and pointer.
 #[test]
 fn what_does_not_fit_is_told_with_its_place() {
     for (text, line, pointer, says) in [
@@ -75,7 +75,8 @@ fn what_does_not_fit_is_told_with_its_place() {
     }
 }
 
-/// FLEET-18: a change puts in and takes out, and leaves what somebody else has just saved.
+/// FLEET-18: a change adds and removes its entries, and keeps everything that somebody else has
+/// just saved.
 #[test]
 fn a_change_leaves_what_was_just_saved() {
     let dir = tempfile::tempdir().unwrap();
@@ -106,8 +107,8 @@ fn a_change_leaves_what_was_just_saved() {
     );
 }
 
-/// FLEET-18, STATE-5: an edit that does not fit is set aside by the next change, and what was in
-/// force stands again; a command sets nothing aside.
+/// FLEET-18, STATE-5: the next change sets an invalid edit aside, and writes the entries in force
+/// again; a command sets nothing aside.
 #[test]
 fn a_bad_edit_is_set_aside() {
     let dir = tempfile::tempdir().unwrap();
@@ -129,7 +130,7 @@ fn a_bad_edit_is_set_aside() {
     assert_eq!(fs::read_to_string(aside).unwrap(), "{\"version\":1,");
 }
 
-/// FLEET-18: a file that is gone takes nothing out: the next change writes all that is in force.
+/// FLEET-18: a missing file removes no entry: the next change writes all entries in force.
 #[test]
 fn a_file_that_is_gone_is_written_again() {
     let dir = tempfile::tempdir().unwrap();

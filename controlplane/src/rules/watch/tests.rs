@@ -76,8 +76,8 @@ impl Place {
 
 const NOTHING: [&str; 0] = [];
 
-/// RULE-1: an edit of the file, and one of a list, is taken in once it lies still; the deletion of
-/// the file takes every rule away.
+/// RULE-1: an edit of the file or of a list is applied once the file is unchanged for a while; the
+/// deletion of the file removes every rule.
 #[test]
 fn edits_are_taken_in() {
     let mut place = Place::with(
@@ -104,8 +104,8 @@ fn edits_are_taken_in() {
     assert_eq!(place.pass(200), ["0 allowed, 0 denied"]);
 }
 
-/// RULE-1: a fault is told once and leaves what is in force; half of a file is none if the other
-/// half follows in time.
+/// RULE-1: a fault is reported once and leaves the rules in force; half of a file is no fault if
+/// the other half follows in time.
 #[test]
 fn a_fault_leaves_what_is_in_force() {
     let mut place = Place::with(r#"{"version":1,"deny":[{"netblock":"192.0.2.1"}]}"#, &[]);
@@ -122,8 +122,8 @@ fn a_fault_leaves_what_is_in_force() {
     assert_eq!(place.pass(1000), NOTHING);
 }
 
-/// RULE-10: a list that has no netblock any more, that is too long, or that is gone, is told, and
-/// the last good one holds; the rest of an edit is taken.
+/// RULE-10: a list that has no netblock any more, is too long, or is missing, is reported, and the
+/// last good one stays in force; the rest of an edit is applied.
 #[test]
 fn a_bad_list_leaves_the_last_good_one() {
     let file = r#"{"version":1,"deny":[{"file":"drop.txt"}]}"#;
@@ -161,8 +161,8 @@ fn a_bad_list_leaves_the_last_good_one() {
     assert_eq!(place.pass(200), ["1 allowed, 3 denied"]);
 }
 
-/// RULE-10: what was read of a list is kept for the next process, as long as rules.json names the
-/// list; a damaged copy is none.
+/// RULE-10: the content of a list is kept for the next process, as long as rules.json names the
+/// list; a damaged copy is not used.
 #[test]
 fn the_last_good_list_outlives_the_process() {
     let file = r#"{"version":1,"deny":[{"file":"drop.txt"},{"netblock":"192.0.2.100"}]}"#;
@@ -188,7 +188,7 @@ fn the_last_good_list_outlives_the_process() {
     assert!(!kept.exists());
 }
 
-/// RULE-10: what is wrong in rules.json itself is a fault as before.
+/// RULE-10: an error in rules.json itself is still a fault.
 #[test]
 fn too_many_netblocks_in_the_file_are_a_fault() {
     let members: Vec<String> = (0..500_001u32)
@@ -206,7 +206,7 @@ fn too_many_netblocks_in_the_file_are_a_fault() {
     );
 }
 
-/// RULE-1: an entry that ends has no effect from its time on, and the next end is waited for.
+/// RULE-1: an entry has no effect after its end, and the thread waits for the next end.
 #[test]
 fn an_entry_ends_at_its_time() {
     let until = |ms: u64| Time(START + ms).to_string();
@@ -224,8 +224,8 @@ fn an_entry_ends_at_its_time() {
     assert_eq!(place.watching.held.ends_ms, None);
 }
 
-/// RULE, FEED-1: behind its `until` a feed is fetched no more, and nothing of it is in force, be it
-/// a list that denies or a name for other rules; a clock that is set back brings it back.
+/// RULE, FEED-1: after its `until` a feed is not fetched any more, and nothing of it is in force,
+/// whether it denies or is a name for other rules; a clock that is set back puts it in force again.
 #[test]
 fn a_feed_ends_at_its_time() {
     let until = Time(START + 1000);
@@ -274,8 +274,8 @@ fn a_rule_outlives_an_edit() {
     assert_eq!((&*c.0, c.1), ("c", 0));
 }
 
-/// STATE-11: a clock that jumped forward and back leaves no entry ended that has not: what was
-/// allowed for an hour is allowed again.
+/// STATE-11: a clock that jumped forward and back ends no entry early: an address that was allowed
+/// for an hour is allowed again.
 #[test]
 fn a_clock_that_is_set_back_brings_an_entry_back() {
     let until = Time(START + 3_600_000);

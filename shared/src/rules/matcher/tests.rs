@@ -103,8 +103,8 @@ fn literals_are_found_in_their_field() {
     }
 }
 
-/// MATCH-1: fields and query: there, not there, or with a name, however it is encoded. What a log
-/// does not hold matches nothing.
+/// MATCH-1: fields and query members match if they are present, absent, or have a name in any
+/// encoding. Parts of a request that a log does not hold match nothing.
 #[test]
 fn fields_and_queries_are_there_or_not() {
     let field = |is| FieldRule {
@@ -178,8 +178,8 @@ fn fields_and_queries_are_there_or_not() {
     }
 }
 
-/// MATCH-1: a name of a query is the rule's where PHP reads it so: `_` for a dot, a blank or a
-/// bracket that nothing closes.
+/// MATCH-1: a name in a query matches the rule's name if PHP reads it so: `_` for a dot, a blank or
+/// an unclosed bracket.
 #[test]
 fn names_of_a_query_are_read_as_php_reads_them() {
     let further = |name: &str| Further {
@@ -207,9 +207,9 @@ fn names_of_a_query_are_read_as_php_reads_them() {
     }
 }
 
-/// MATCH-1: a field that is to be there, or to have a literal, is found under every name that CGI
-/// reads as its own; one that is not to be there is looked for as it is spelled. A rule with an
-/// underscore means that spelling alone.
+/// MATCH-1: a field that a rule requires, alone or with a literal, is found under every name that
+/// CGI reads as the same; a field that a rule forbids is searched as it is spelled. A rule with an
+/// underscore means only that spelling.
 #[test]
 fn fields_are_found_in_every_spelling() {
     let field = |name, is| Further {
@@ -244,8 +244,8 @@ fn fields_are_found_in_every_spelling() {
     assert_eq!(found.as_deref(), Some("d3"));
 }
 
-/// MATCH-3, MATCH-5: the first of the file wins, and a client that nobody looked up matches
-/// `unknown` alone.
+/// MATCH-3, MATCH-5: the first rule of the file wins, and a client without a lookup matches only
+/// `unknown`.
 #[test]
 fn where_a_client_comes_from_counts() {
     let asns = |words: &[&str]| {
@@ -286,8 +286,8 @@ fn where_a_client_comes_from_counts() {
     }
 }
 
-/// MATCH-4, RULE-7: what lets in reads a path as it is written; an entry of paths that end with a
-/// slash is their folder and what is below it.
+/// MATCH-4, RULE-7: an exempt entry reads a path as it is written; a path of it that ends with a
+/// slash is the folder and everything below it.
 #[test]
 fn exempt_entries_are_strict() {
     let exempt = |matcher| {
@@ -413,8 +413,8 @@ fn plain() -> impl Strategy<Value = Plain> {
 }
 
 proptest! {
-    /// MATCH-1, MATCH-2, MATCH-3: one automaton for the literals of all rules says what each rule
-    /// would say by itself.
+    /// MATCH-1, MATCH-2, MATCH-3: one automaton for the literals of all rules agrees with each rule
+    /// alone.
     #[test]
     fn the_matcher_agrees_with_its_naive_twin(
         rules in prop::collection::vec(plain(), 0..12),
@@ -439,8 +439,8 @@ proptest! {
     }
 }
 
-/// MATCH-1, FEED-1: `list` holds for whom an entry of the feed covers, beside all other members; a
-/// feed without a version covers nobody.
+/// MATCH-1, FEED-1: `list` matches clients that an entry of the feed covers, together with all
+/// other members; a feed without a version covers nobody.
 #[test]
 fn a_list_covers_who_asks() {
     let entries = ["192.0.2.0/24", "2001:db8:5::/48", "198.51.100.7"];

@@ -43,8 +43,8 @@ fn our_own_log_is_read() {
     ));
 }
 
-/// MATCH-1, CONTROL-6: fields of `WAF_LOG_REQUEST_HEADERS` are fields of the request; one that each
-/// line has is there once.
+/// MATCH-1, CONTROL-6: logged fields of `WAF_LOG_REQUEST_HEADERS` are fields of the request; a
+/// field that every line has anyway is there once.
 #[test]
 fn logged_fields_are_read() {
     let line = r#"{"time":"2026-11-21T16:00:00.007Z","event":"request","address":"192.0.2.7","method":"GET","path":"/","user_agent":"curl","headers":{"x-a":"a needle, two","user-agent":"curl","no name":"x"},"action":"passed"}"#;
@@ -54,7 +54,8 @@ fn logged_fields_are_read() {
     assert_eq!(sent.fields.len(), 2);
 }
 
-/// LOG-6, CONTROL-6: notes between the requests are read in every format, and decide none.
+/// LOG-6, CONTROL-6: notes between the requests are read in every format, and do not decide the
+/// format.
 #[test]
 fn notes_between_the_requests_are_read_in_every_format() {
     let left_out = br#"{"time":"2026-11-21T16:00:00.007Z","event":"requests_left_out","netblock":"198.51.100.0/24","action":"banned","count":61000}"#;
@@ -96,7 +97,7 @@ fn the_combined_format_is_read() {
     assert_eq!(&*request.path, "/x");
 }
 
-/// CONTROL-6: a line of HAProxy's HTTP format, bare and behind what syslog writes.
+/// CONTROL-6: a line of HAProxy's HTTP format, bare and after the prefix of syslog.
 #[test]
 fn haproxys_format_is_read() {
     let bare = r#"10.0.1.2:33317 [21/Nov/2026:16:00:00.655] http-in static/srv1 10/0/30/69/109 200 2750 - - ---- 1/1/1/1/0 0/0 {1wt.eu} {} "GET /index.html?a HTTP/1.1""#;
@@ -124,7 +125,8 @@ fn haproxys_format_is_read() {
     assert_eq!((unanswered.end.status, unanswered.took_ms), (None, 109));
 }
 
-/// CONTROL-6: what is none of them is told so, and nothing panics on pieces of a line.
+/// CONTROL-6: a line in none of the formats is reported as such, and pieces of a line cause no
+/// panic.
 #[test]
 fn what_cannot_be_read_is_told() {
     for line in [

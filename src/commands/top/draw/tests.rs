@@ -123,7 +123,7 @@ fn screen() -> Screen {
     screen
 }
 
-/// CONTROL-3: a list of groups is asked for where it is chosen, and only its own rows are shown; a
+/// CONTROL-3: a list of groups is requested when it is chosen, and only its own rows are shown; a
 /// netblock is banned, lifted and allowed as it stands, an AS and a path are not.
 #[test]
 fn groups_are_shown_and_netblocks_banned() {
@@ -230,7 +230,7 @@ fn the_documented_screens_are_what_is_drawn() {
     assert_eq!(std::fs::read_to_string(path).unwrap(), shown);
 }
 
-/// CRAWL-7: crawlers by name and state, with what passed and what was refused; nothing is done to
+/// CRAWL-7: crawlers are listed by name and state, with passed and refused requests; no key acts on
 /// them.
 #[test]
 fn crawlers_are_shown() {
@@ -254,8 +254,8 @@ fn crawlers_are_shown() {
     assert_eq!(screen.rows().len(), 1);
 }
 
-/// CONTROL-3: at 60 columns it is still seen who is banned; the application and the last minutes
-/// stand in the head.
+/// CONTROL-3: at 60 columns the banned clients are still visible; the head shows the application
+/// and the last minutes.
 #[test]
 fn bans_are_seen_on_a_narrow_terminal() {
     let narrow = drawn(&screen(), 60, 20);
@@ -291,8 +291,8 @@ fn bans_are_seen_on_a_narrow_terminal() {
     assert!(drawn(&observed, 100, 20).contains("would refuse 1.9 %"));
 }
 
-/// FLEET-29: a line of the head tells of the fleet, where there is one: how many live and whether
-/// all hold the same, or since when the instance is alone, and why.
+/// FLEET-29: in a fleet, a line of the head shows how many instances live and whether all hold the
+/// same, or since when and why the instance is alone.
 #[test]
 fn the_head_tells_of_the_fleet() {
     let told = |fleet: Value| {
@@ -322,8 +322,7 @@ fn the_head_tells_of_the_fleet() {
     assert_eq!(told(fleet).as_deref(), Some(line));
 }
 
-/// CONTROL-3: no size is too small, whatever is shown, and nothing that a client sent steers the
-/// terminal.
+/// CONTROL-3: no size is too small for any screen, and no text of a client steers the terminal.
 #[test]
 fn no_size_is_too_small() {
     for keys in ["", "2", "5", "6", "7", "9", "?", "b", "6u", "/abc", "s"] {
@@ -341,7 +340,7 @@ fn no_size_is_too_small() {
     drawn(&Screen::default(), 80, 24);
 }
 
-/// CONTROL-3: what the keys do: sort, search, explain, and a ban or a lift once it is confirmed.
+/// CONTROL-3: the keys sort, search, explain, and ban or lift after a confirmation.
 #[test]
 fn keys_do_what_the_help_says() {
     let mut screen = screen();

@@ -39,8 +39,8 @@ fn held(ledger: &Ledger) -> Vec<Arc<Ban>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// CONTROL-9: what one ledger holds is what another holds once it took it in, whatever it is
-    /// and however often; and an import that does not fit changes nothing.
+    /// CONTROL-9: a ledger that imported the bans of another holds the same bans, also after a
+    /// repeated import; an import that does not fit changes nothing.
     #[test]
     fn an_import_is_the_same_ledger(
         bans in prop::collection::vec((0..6_u8, 0..4_u64, -50..50_i64, 0..3_usize, any::<bool>()), 0..12),
@@ -150,9 +150,9 @@ fn by_hand() -> impl Strategy<Value = Vec<Arc<Ban>>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(600))]
 
-    /// CONTROL-9: whatever was imported before, each entry of a document by hand goes where a naive
-    /// search puts it, none takes the place of another, and the same document once more changes
-    /// nothing, also later and where all of it was lifted.
+    /// CONTROL-9: after any imports, each entry of a document written by hand gets the place that a
+    /// naive search finds, and none replaces another. The same document again changes nothing, also
+    /// later and after all its bans were lifted.
     #[test]
     fn a_second_import_changes_nothing(
         before in by_hand(),
@@ -185,8 +185,8 @@ proptest! {
     }
 }
 
-/// ALIVE-7, CONTROL-9: many entries of one netblock and one start are taken in, and once more; the
-/// control loop does nothing else meanwhile. So are many without a start.
+/// ALIVE-7, CONTROL-9: many entries of one netblock and one start, or without a start, are imported
+/// twice, fast enough for the control loop, which does nothing else meanwhile.
 #[test]
 fn many_entries_of_one_start_are_taken_in() {
     const MANY: usize = 60_000;
@@ -203,8 +203,8 @@ fn many_entries_of_one_start_are_taken_in() {
     }
 }
 
-/// CONTROL-9: an entry replaces the one of the same netblock and start, also one that was lifted;
-/// entries without a start, and two alike, are all taken.
+/// CONTROL-9: an entry replaces the one of the same netblock and start, even a lifted one; entries
+/// without a start, and equal entries, are all imported.
 #[test]
 fn entries_find_their_places() {
     let stands = ban("203.0.113.0/24", 5000, 100, "jail");
@@ -233,9 +233,9 @@ fn entries_find_their_places() {
     assert!(held(&into).iter().all(|ban| ban.lifted.is_none()));
 }
 
-/// CONTROL-9: what one instance of a fleet exports changes nothing at another that holds it under
-/// the name of the first, and the other way round, however often; two bans of one netblock and
-/// moment that the document has stay two.
+/// CONTROL-9: the export of one instance of a fleet changes nothing at another that holds these
+/// bans under the first one's name, in either direction and however often. Two bans of one netblock
+/// and start in the document stay two.
 #[test]
 fn an_export_of_another_instance_is_known_again() {
     let of = |origin: &str, netblock: &str| {

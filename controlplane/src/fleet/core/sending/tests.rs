@@ -61,7 +61,7 @@ fn netblocks(batch: &Batch) -> Vec<String> {
     events.into_iter().map(netblock).collect()
 }
 
-/// FLEET-11: batches follow each other without an answer, up to a bound; what is made meanwhile is
+/// FLEET-11: batches are sent without waiting for answers, up to a bound; changes made meanwhile go
 /// in one batch once there is room.
 #[test]
 fn batches_do_not_wait_for_answers() {
@@ -89,8 +89,8 @@ fn batches_do_not_wait_for_answers() {
     assert_eq!((core.acked(), core.counts().sent), (next.seq, 10));
 }
 
-/// FLEET-11: full batches are late for each other where the way is narrow: of those so many bytes
-/// are under way, not so many batches.
+/// FLEET-11: on a slow link full batches delay each other, so the bound for them is in bytes under
+/// way, not in batches.
 #[test]
 fn full_batches_wait_for_answers() {
     let mut core = instance();
@@ -107,8 +107,8 @@ fn full_batches_wait_for_answers() {
     assert_eq!(core.next_batch(|_| true), None);
 }
 
-/// FLEET-15: an engine that has lost a batch takes none of those behind it. All of them are sent
-/// again, in their order, once nothing is on its way any more that could have their numbers.
+/// FLEET-15: an engine that has lost a batch refuses all batches after it. They are sent again, in
+/// order, once nothing is on its way any more that could have their numbers.
 #[test]
 fn a_lost_batch_is_sent_again_with_those_behind_it() {
     let mut core = instance();
@@ -136,8 +136,8 @@ fn a_lost_batch_is_sent_again_with_those_behind_it() {
     assert_eq!(core.waiting(), 3);
 }
 
-/// FLEET-15: after a fault of the link the engine tells the last batch that it has; those behind it
-/// are sent again, and those before are not.
+/// FLEET-15: after a fault of the link the engine tells its last batch; only batches after it are
+/// sent again.
 #[test]
 fn a_fault_sends_again_what_was_not_taken() {
     for last in 0..=4 {

@@ -50,7 +50,8 @@ fn taken(beginning: &'static [u8]) -> (Result<Value, Fault>, usize) {
     (ask(&access, &place), played.join().unwrap())
 }
 
-/// FLEET-2: of an answer that is too long no more is taken than a bound, and what the system holds.
+/// FLEET-2: of a too long answer only a bounded part is read, beside the bytes in the system's
+/// buffer.
 #[test]
 fn an_answer_has_an_end() {
     for beginning in [
@@ -69,8 +70,8 @@ fn an_answer_has_an_end() {
     }
 }
 
-/// FLEET-2: an answer of many small values is given up at a bound of its own: read, each takes some
-/// 170 bytes.
+/// FLEET-2: an answer of many small values has its own bound, because each value takes some 170
+/// bytes once it is read.
 #[test]
 fn an_answer_has_few_values() {
     let (access, place, played) = engine(|mut stream| {
@@ -87,7 +88,7 @@ fn an_answer_has_few_values() {
     assert!(played.join().unwrap() < 250, "it went away");
 }
 
-/// FLEET-2: an answer that comes byte by byte has no more time than any other.
+/// FLEET-2: an answer that arrives byte by byte has the same time-out as any other.
 #[test]
 fn an_answer_is_whole_in_time() {
     let (access, place, played) = engine(|mut stream| {
@@ -107,8 +108,8 @@ fn an_answer_is_whole_in_time() {
     assert!(played.join().unwrap() < 1000, "it went away");
 }
 
-/// FLEET-11: somebody who does something else meanwhile has the answers piece by piece, however the
-/// bytes come; and each in its own time.
+/// FLEET-11: a caller that does other work meanwhile gets the answers one by one, in whatever
+/// pieces the bytes arrive, and each with its own time-out.
 #[test]
 fn answers_come_in_pieces() {
     let (waits, waited) = std::sync::mpsc::channel();
@@ -157,8 +158,8 @@ fn answers_come_in_pieces() {
     played.join().unwrap();
 }
 
-/// FLEET-2: what is no answer is told in words of our own, and an engine's words reach no terminal
-/// as an order.
+/// FLEET-2: the error about an invalid answer is weir's own text, and the engine's text cannot
+/// steer a terminal.
 #[test]
 fn what_is_no_answer_is_told_in_words() {
     let no_engine = "what is there does not answer as an engine does";
@@ -197,8 +198,8 @@ fn what_is_no_answer_is_told_in_words() {
     drop(played.join().unwrap());
 }
 
-/// FLEET-2: an engine that hangs empties the queue of its socket in the file system no more. Who is
-/// behind a full one waits as long as for an answer.
+/// FLEET-2: a hanging engine no longer accepts from the queue of its Unix socket. A connection to a
+/// full queue waits as long as for an answer.
 #[test]
 fn a_full_queue_is_waited_for_no_longer_than_an_answer() {
     let folder = tempfile::tempdir().unwrap();
