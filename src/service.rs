@@ -119,8 +119,10 @@ impl Service {
             if let Some((asked, outcome)) = self.reloads.outcome() {
                 self.reloaded(asked, outcome, supervisor);
             }
+            // Also between events: many signals do not keep the watchdog waiting.
+            supervisor.call();
             match event {
-                None => supervisor.call(),
+                None => {}
                 Some(event @ (Event::Reload(_) | Event::HandOver(_)))
                     if self.reloads.is_under_way() && waiting.len() < MAX_WAITING =>
                 {
