@@ -146,7 +146,7 @@ pub fn explain(
             false => outcome(&decision, responses, now),
         },
         otherwise: (otherwise.as_ref().filter(|_| !health))
-            .map(|decision| outcome(decision, responses, now)),
+            .map(|decision| (outcome(decision, responses, now), decision.rule.clone())),
         group: decision.group,
         list: decision.list.clone(),
         list_since_ms: (decision.list.as_ref()).and_then(|hit| taken(&hit.source.name)),

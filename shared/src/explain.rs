@@ -41,8 +41,8 @@ pub struct Explanation {
     /// What would become of it.
     pub outcome: Outcome,
     /// What would become of it without the ban that refuses it, or without the answer of the lookup
-    /// that it would wait for.
-    pub otherwise: Option<Outcome>,
+    /// that it would wait for, and the rule that would decide then.
+    pub otherwise: Option<(Outcome, Option<Arc<Rule>>)>,
     /// Which list the client stands on.
     pub group: Group,
     /// The member of the list that decides, if one does.

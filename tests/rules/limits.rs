@@ -9,6 +9,27 @@ use crate::support::weir::Weir;
 const LOGIN: &str = r#"{"version":1,"limits":[
     {"name":"login","methods":["POST"],"path":"/login","per_minute":2,"per_hour":30}]}"#;
 
+/// CONTROL-5: `limit_hit` of an explanation is that of the log: of a limit of a rule its name, and
+/// not that of its window, which is the name of another limit.
+#[test]
+fn an_explanation_names_the_limit_as_the_log_does() {
+    let rules = r#"{"version":1,"limits":[
+        {"name":"search","path":"/search","per_hour":1,"on_limit":"refuse"}]}"#;
+    let application = Application::ok();
+    let (weir, _state) = start(&application, rules, &[]);
+    weir.get("/search", "203.0.113.7").expect(200);
+    let target = "/v1/explain?address=203.0.113.7&path=%2Fsearch";
+    let now = weir.control("GET", target, None).json()["now"].clone();
+    weir.get("/search", "203.0.113.7").expect(429);
+    let lines = weir.lines_of("/search", 2);
+    let refused = lines.iter().find(|line| line["status"] == 429);
+    let refused = refused.expect("the second one is refused");
+    assert_eq!(refused["limit_hit"], "search");
+    for member in ["action", "limit_hit"] {
+        assert_eq!(now[member], refused[member], "{member}");
+    }
+}
+
 /// RULE-2, TELL-2: a limit that bans: whoever exceeds it is banned with its netblock, log, ban and
 /// metrics name the rule. In observe mode the same is told, and nobody is refused.
 #[test]

@@ -102,7 +102,9 @@ fn document(asked: &Explained) -> api::Explained {
         observe,
         now,
     } = asked;
-    let of = |outcome: &Outcome| api::Outcome::of(outcome, now.wall_ms);
+    let of = |outcome: &Outcome, rule: &Option<Arc<Rule>>| {
+        api::Outcome::of(outcome, rule.as_deref(), now.wall_ms)
+    };
     let bans = bans.iter().filter(|ban| ban.is_active(now.wall_ms));
     let list = |list: &ListHit| api::ListMember {
         name: explained.group.name().to_owned(),
@@ -124,8 +126,8 @@ fn document(asked: &Explained) -> api::Explained {
         client: explained.client,
         netblock: explained.netblock,
         observe: *observe,
-        now: of(&explained.outcome),
-        otherwise: explained.otherwise.as_ref().map(of),
+        now: of(&explained.outcome, &explained.rule),
+        otherwise: (explained.otherwise.as_ref()).map(|(outcome, rule)| of(outcome, rule)),
         list: explained.list.as_ref().map(list),
         rule: explained.rule.as_ref().map(rule),
         exempt: explained.exempt.as_ref().map(Into::into),

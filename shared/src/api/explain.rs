@@ -10,7 +10,9 @@ use crate::ban::{Ban, Expiry};
 use crate::client::Client;
 use crate::lookup::Lookup;
 use crate::netblock::Netblock;
+use crate::rules::Rule;
 use crate::units::Time;
+use crate::verdict::LimitHit;
 use crate::window::{PerSpan, RuleSpan};
 use crate::{explain, verdict};
 
@@ -332,8 +334,8 @@ impl From<verdict::AppliedPercent> for Percent {
 }
 
 impl Outcome {
-    /// Of a request that is made now.
-    pub fn of(outcome: &explain::Outcome, now_ms: u64) -> Self {
+    /// Of a request that is made now, by this rule if one decides.
+    pub fn of(outcome: &explain::Outcome, rule: Option<&Rule>, now_ms: u64) -> Self {
         match *outcome {
             explain::Outcome::Health => Self::no_refusal("health"),
             explain::Outcome::Forward => Self::no_refusal("passed"),
@@ -347,7 +349,10 @@ impl Outcome {
                 retry_after,
             } => Self {
                 action: Some(action.name().to_owned()),
-                limit_hit: limit.map(|limit| limit.name().to_owned()),
+                limit_hit: limit.map(|limit| match (limit, rule) {
+                    (LimitHit::Rule(_), Some(rule)) => rule.name.clone(),
+                    (limit, _) => limit.name().to_owned(),
+                }),
                 ban_expires: ban,
                 ban_ends_in_seconds: ban
                     .and_then(|end| end.remaining_ms(now_ms))
