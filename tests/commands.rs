@@ -741,7 +741,7 @@ fn what_another_site_asks_for_is_explained() {
     let full = run(&[&login[..], &["--other-site"]].concat()).ends(1, "");
     assert!(
         full.out
-            .starts_with("REFUSED now: rate_limited (limit: day)\n"),
+            .starts_with("REFUSED now: rate_limited (limit: auth)\n"),
         "{}",
         full.out
     );
