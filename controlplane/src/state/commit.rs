@@ -269,7 +269,8 @@ impl Store {
         self.step(Step::Look)?;
         // The swap itself moved the change time, so size and modification time decide, and the
         // content in doubt.
-        if Stat::of(&fs::metadata(path)?).same_content(&expected.stat) {
+        let stat = Stat::of(&fs::metadata(path)?);
+        if stat.same_content(&expected.stat) && !stat.is_racy() {
             return Ok(true);
         }
         let (_, seen) = content(&mut File::open(path)?)?;
