@@ -20,6 +20,7 @@ use crate::feeds::handle::FeedsHandle;
 use crate::feeds::kept::Offered;
 use crate::memory;
 use crate::state::fault::Fault;
+use crate::state::stat::Stat;
 use crate::watching::file::{Stamps, stamps};
 use crate::watching::settling::Settling;
 use crate::watching::{POLL, Watched};
@@ -118,6 +119,8 @@ pub(super) struct Watching {
     compiler: Compiler,
     path: PathBuf,
     settling: Settling<Stamps>,
+    /// rules.json was saved a moment before it was read. The next save may have had the same stamp.
+    is_racy: bool,
     /// The rules in force.
     held: Compiled,
     /// The state of files that were read and refused, while somebody may still be writing.
@@ -150,6 +153,7 @@ impl Watching {
             feeds,
             compiler,
             path,
+            is_racy: is_racy(&known),
             settling: Settling::new(known),
             told: held.entries(),
             held,
@@ -189,7 +193,7 @@ impl Watching {
                 Some((known, read)) if known != *self.settling.known() => {
                     let read = self.compiler.with_feeds(read);
                     self.held = self.compiler.compile(read, now_ms);
-                    self.settling.take(known);
+                    self.settle(known);
                     self.taken(Some(told));
                 }
                 // Rules that were loaded a moment ago may still be on their way to the control
@@ -238,7 +242,7 @@ impl Watching {
         match read {
             Ok(held) => {
                 self.held = held;
-                self.settling.take(known);
+                self.settle(known);
                 self.taken(Some(Box::new(move || told(Ok(changed)))));
             }
             // Another program saved the file at this moment: the next looks will notice it.
@@ -258,8 +262,33 @@ impl Watching {
         self.bad.tell_lists(&self.held);
     }
 
+    /// These files were read.
+    fn settle(&mut self, known: Stamps) {
+        self.is_racy = is_racy(&known);
+        self.settling.take(known);
+    }
+
+    /// Compares rules.json with what is in force, once a further save has another stamp.
+    fn look_behind_stamp(&mut self) {
+        if !self.is_racy || is_racy(self.settling.known()) {
+            return;
+        }
+        self.is_racy = false;
+        let (_, held) = self.held.listed();
+        let is_held = |bytes: Vec<u8>| list_file::digest(&bytes) == held;
+        if !list_file::bytes(&self.path).is_ok_and(is_held) {
+            // Not known: the looks find a change.
+            let mut known = self.settling.known().clone();
+            known
+                .iter_mut()
+                .take(1)
+                .for_each(|(_, stamp)| *stamp = None);
+            self.settling.take(known);
+        }
+    }
+
     fn pause(&self, now_ms: u64) -> Duration {
-        let pause = if self.settling.is_settled() {
+        let pause = if self.settling.is_settled() && !self.is_racy {
             POLL
         } else {
             TICK
@@ -270,6 +299,7 @@ impl Watching {
 
     /// Looks once at the files and at the clock.
     fn look_once(&mut self, now: Instant, now_ms: u64) {
+        self.look_behind_stamp();
         let current = stamps(self.settling.known().iter().map(|(path, _)| path));
         if let Some(still) = self.settling.look(current.clone(), now) {
             self.look_at_change(&current, still, now_ms);
@@ -319,11 +349,12 @@ impl Watching {
             }
             Ok(held) => {
                 self.held = held;
-                self.settling.take(known);
+                self.settle(known);
                 tracing::info!(file = %self.path.display(), "edit of the rules taken in");
                 self.taken(None);
             }
             Err(fault) if still >= SETTLE_BAD => {
+                self.is_racy = false;
                 self.settling.take(known);
                 tracing::error!(
                     file = %self.path.display(),
@@ -354,6 +385,12 @@ impl Watching {
             told,
         });
     }
+}
+
+/// Whether rules.json, the first of them, was saved a moment ago.
+fn is_racy(known: &[(PathBuf, Option<Stat>)]) -> bool {
+    let first = known.first().and_then(|(_, stamp)| stamp.as_ref());
+    first.is_some_and(Stat::is_racy)
 }
 
 impl Watched for Watching {

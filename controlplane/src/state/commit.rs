@@ -230,7 +230,8 @@ impl Store {
         self.faults.step(Step::Look)?;
         // The swap itself moved the change time, so size and modification time decide, and the
         // content in doubt.
-        if Stat::of(&fs::metadata(path)?).same_content(&expected.stat) {
+        let stat = Stat::of(&fs::metadata(path)?);
+        if stat.same_content(&expected.stat) && !stat.is_racy() {
             return Ok(true);
         }
         // A pipe that somebody put there at the last moment is not waited for (RELOAD-4).

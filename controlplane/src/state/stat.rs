@@ -75,7 +75,7 @@ impl Stat {
         clippy::disallowed_methods,
         reason = "compared with time stamps of the disk, which no test turns"
     )]
-    pub(super) fn is_racy(&self) -> bool {
+    pub(crate) fn is_racy(&self) -> bool {
         let now_ns = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |since| i128::try_from(since.as_nanos()).unwrap_or(0));

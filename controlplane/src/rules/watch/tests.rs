@@ -104,6 +104,26 @@ fn edits_are_taken_in() {
     assert_eq!(place.pass(200), ["0 allowed, 0 denied"]);
 }
 
+/// RULE-1: of two saves of one size within a tick of the clock the second has the stamp of the
+/// first, which was read: it is found all the same, once.
+#[test]
+fn a_save_behind_the_same_stamp_is_found() {
+    let mut place = Place::with(r#"{"version":1,"deny":[{"netblock":"192.0.2.1"}]}"#, &[]);
+    // A busy machine may have taken longer than a tick.
+    place.watching.is_racy = true;
+    let path = place.dir.path().join("rules.json");
+    fs::write(&path, r#"{"version":1,"allow":[{"netblock":"192.0.2.1"}]}"#).unwrap();
+    // Not every file system has a clock with such ticks.
+    place.watching.settling.take(stamps([&path]));
+    let mut told = Vec::new();
+    while place.watching.is_racy {
+        std::thread::sleep(TICK);
+        told.extend(place.pass(1000));
+    }
+    assert_eq!(told, ["1 allowed, 0 denied"]);
+    assert_eq!(place.pass(1000), NOTHING);
+}
+
 /// RULE-1: a fault is reported once and leaves the rules in force; half of a file is no fault if
 /// the other half follows in time.
 #[test]

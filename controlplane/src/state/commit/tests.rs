@@ -64,6 +64,28 @@ fn a_kill_at_any_step_leaves_a_whole_file() {
     }
 }
 
+/// STATE-4: an edit of the last moment that has the size and the time of what was read is put back:
+/// editors save within one tick of the clock, too.
+#[test]
+fn an_edit_within_the_tick_of_the_last_look_is_put_back() {
+    // A busy machine may take longer than a tick.
+    let is_put_back = (0..50).any(|_| {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(StateLock::claim(dir.path()).unwrap()).unwrap();
+        let _ = put(&store, "old!", None).unwrap();
+        let (path, expected) = (dir.path().join("x.json"), seen(&store));
+        store.faults.meanwhile(Step::Swap, move || {
+            let time = fs::metadata(&path).unwrap().modified().unwrap();
+            fs::write(&path, "edit").unwrap();
+            let file = File::options().write(true).open(&path).unwrap();
+            file.set_modified(time).unwrap();
+        });
+        let put = put(&store, "new", expected.as_ref()).unwrap();
+        matches!(put, Commit::Changed) && text(dir.path()) == "edit"
+    });
+    assert!(is_put_back);
+}
+
 /// STATE-4, STATE-5: an edit that was saved in the last moment before the swap survives a kill at
 /// any step after it: the next start puts it back. So does one after which somebody saved once
 /// more, as a bad file, and a bad one.
