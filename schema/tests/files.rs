@@ -126,6 +126,38 @@ fn another_base_changes_the_prefix_of_each_id_and_nothing_else() {
     );
 }
 
+/// SCHEMA-2: under another spelling of the same address ajv, and under one with an empty segment
+/// Python's jsonschema, does not find what the files refer to.
+#[test]
+fn a_base_is_written_in_its_normal_form() {
+    for bad in [
+        "HTTPS://a",
+        "https://A.example/v1",
+        "https://a:443/v1",
+        "https://a/%7euser",
+        "https://a/%c3%a9",
+        "https://[2001:DB8::1]",
+        "https://a/./b",
+        "https://a//b",
+    ] {
+        assert!(Catalog::with_base(bad).is_err(), "{bad:?}");
+    }
+    for good in [
+        "http://127.0.0.1:8080",
+        "https://[2001:db8::1]/v1",
+        "https://a/~user/%C3%A9",
+        "file:///srv/schemas",
+    ] {
+        assert!(Catalog::with_base(good).is_ok(), "{good:?}");
+    }
+    let error = Catalog::with_base("https://Chat.example:443/v1").unwrap_err();
+    let sentence = error.to_string();
+    assert!(
+        sentence.ends_with(": its normal form is https://chat.example/v1"),
+        "{sentence}"
+    );
+}
+
 /// SCHEMA-3, SCHEMA-9
 #[test]
 fn the_envelope_is_closed_and_leaves_name_only_its_members() {
