@@ -243,6 +243,34 @@ fn arbitrary_precision_is_off() {
     assert!(serde_json::from_str::<Value>("1e400").is_err());
 }
 
+/// SCHEMA-3: to find what comes twice, other validators compare each entry with each other. Those
+/// that stop at the first violation look in the order of the file, and first for too many entries
+/// and for entries of another kind, which they cannot sort.
+#[test]
+fn what_comes_twice_is_looked_for_last() {
+    let mut lists = 0;
+    for name in schema_names() {
+        visit(&read_json(&schema_path(&name)), &mut |members| {
+            let place = |keyword: &str| members.keys().position(|known| known == keyword);
+            if let Some(unique) = place("uniqueItems") {
+                lists += 1;
+                for keyword in ["maxItems", "items"] {
+                    let first = place(keyword);
+                    assert!(
+                        first.is_some_and(|first| first < unique),
+                        "{name}: {keyword}"
+                    );
+                }
+            }
+        });
+    }
+    assert_eq!(lists, 4);
+    for readme in ["README.md", "packages/npm/README.md"] {
+        let text = fs::read_to_string(folder().join(readme)).unwrap();
+        assert!(!text.contains("allErrors: true"), "{readme}");
+    }
+}
+
 /// Calls `look` with each subschema, and with what else is an object in a schema, which does no
 /// harm.
 fn visit(schema: &Value, look: &mut impl FnMut(&serde_json::Map<String, Value>)) {
