@@ -47,7 +47,7 @@ impl Catalog {
     ///
     /// # Errors
     /// [`CatalogError::Base`] unless `base` is an absolute URI (RFC 3986 §4.3) with an authority,
-    /// without query and without the segments `.` and `..`.
+    /// without query and empty segments, in its normal form (§6.2.2): no capitals in the host.
     pub fn with_base(base: &str) -> Result<Self, CatalogError> {
         let base = checked_base(base)?;
         let rebased = |texts: &[(&'static str, &'static str)], old| -> Vec<_> {
@@ -357,7 +357,7 @@ impl fmt::Display for Violation {
 pub enum CatalogError {
     /// The base URL is not one.
     #[error(
-        "the base {base:?} is not an absolute URL without query and fragment, such as {BASE}: {reason}"
+        "the base {base:?} is not an absolute URL in normal form without query and fragment, such as {BASE}: {reason}"
     )]
     Base {
         /// What was given.
@@ -449,12 +449,15 @@ fn checked_base(base: &str) -> Result<String, CatalogError> {
     if uri.authority().is_none() {
         return Err(error("it has no host"));
     }
-    // A `$ref` resolves to an address without such segments (RFC 3986 §5.2.4), which no `$id` has.
-    if trimmed
-        .split('/')
-        .any(|segment| matches!(segment, "." | ".."))
-    {
-        return Err(error("its path has a segment of dots"));
+    // Validators write an address in its normal form (RFC 3986 §6.2.2) before they look it up,
+    // some only that of a `$ref`, which then finds no `$id` that is written otherwise.
+    let normal = uri.normalize();
+    if normal != trimmed {
+        return Err(error(&format!("its normal form is {normal}")));
+    }
+    // Some resolve `..` to another folder behind such a segment.
+    if uri.path().as_str().contains("//") {
+        return Err(error("its path has an empty segment"));
     }
     Ok(trimmed.to_owned())
 }

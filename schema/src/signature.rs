@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::canonical::{self, CanonicalError};
-use crate::strict::Limits;
+use crate::strict::{self, StrictError};
 
 /// Members that `meta` has at most (message.schema.json).
 const MAX_META: usize = 32;
@@ -266,11 +266,8 @@ impl SecretKey {
     ///
     /// # Errors
     /// [`SignError`] where the message lacks what a signed one needs, `id`, `ts` and `from`, or
-    /// where it would be larger or deeper than receivers take.
+    /// where [`strict::parse`] would refuse it once it is signed.
     pub fn sign(&self, message: &Value) -> Result<Value, SignError> {
-        if !is_within(message, Limits::MESSAGE.depth) {
-            return Err(SignError::TooDeep);
-        }
         let mut message = message.clone();
         let members = message.as_object_mut().ok_or(SignError::NoObject)?;
         for needed in ["id", "ts", "from"] {
@@ -295,11 +292,8 @@ impl SecretKey {
                 BASE64URL_NOPAD.encode(&sig.to_bytes()).into(),
             );
         }
-        // As JSON without blanks.
-        let length = message.to_string().len();
-        if length > Limits::MESSAGE.bytes {
-            return Err(SignError::TooLong(length));
-        }
+        // As JSON without blanks: with them a receiver may still refuse it for its length.
+        strict::parse(message.to_string().as_bytes())?;
         Ok(message)
     }
 
@@ -363,29 +357,13 @@ pub enum SignError {
     /// Signed, `meta` would have more members than a message may.
     #[error("with the signature meta has {0} members, {MAX_META} are allowed")]
     MetaTooLarge(usize),
-    /// Signed, the message would be longer than a message may.
-    #[error("with the signature the message is {0} bytes long, {max} are allowed", max = Limits::MESSAGE.bytes)]
-    TooLong(usize),
-    /// No receiver reads a message with so many arrays and objects inside one another.
-    #[error("the message is nested deeper than {max} levels", max = Limits::MESSAGE.depth)]
-    TooDeep,
+    /// Signed, the message would be one that the strict parser refuses: too long, too deep, or with
+    /// a double such as 1e17, which is an integer beyond ±(2^53 − 1).
+    #[error("no receiver would read the message with its signature: {0}")]
+    Unreadable(#[from] StrictError),
     /// There is no canonical form.
     #[error(transparent)]
     Canonical(#[from] CanonicalError),
-}
-
-/// Whether at most so many arrays and objects are inside one another.
-fn is_within(value: &Value, depth: usize) -> bool {
-    let inner = depth.checked_sub(1);
-    match value {
-        Value::Array(items) => {
-            inner.is_some_and(|depth| items.iter().all(|item| is_within(item, depth)))
-        }
-        Value::Object(members) => {
-            inner.is_some_and(|depth| members.values().all(|member| is_within(member, depth)))
-        }
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => true,
-    }
 }
 
 /// Why a signature does not count.

@@ -126,6 +126,38 @@ fn another_base_changes_the_prefix_of_each_id_and_nothing_else() {
     );
 }
 
+/// SCHEMA-2: under another spelling of the same address ajv, and under one with an empty segment
+/// Python's jsonschema, does not find what the files refer to.
+#[test]
+fn a_base_is_written_in_its_normal_form() {
+    for bad in [
+        "HTTPS://a",
+        "https://A.example/v1",
+        "https://a:443/v1",
+        "https://a/%7euser",
+        "https://a/%c3%a9",
+        "https://[2001:DB8::1]",
+        "https://a/./b",
+        "https://a//b",
+    ] {
+        assert!(Catalog::with_base(bad).is_err(), "{bad:?}");
+    }
+    for good in [
+        "http://127.0.0.1:8080",
+        "https://[2001:db8::1]/v1",
+        "https://a/~user/%C3%A9",
+        "file:///srv/schemas",
+    ] {
+        assert!(Catalog::with_base(good).is_ok(), "{good:?}");
+    }
+    let error = Catalog::with_base("https://Chat.example:443/v1").unwrap_err();
+    let sentence = error.to_string();
+    assert!(
+        sentence.ends_with(": its normal form is https://chat.example/v1"),
+        "{sentence}"
+    );
+}
+
 /// SCHEMA-3, SCHEMA-9
 #[test]
 fn the_envelope_is_closed_and_leaves_name_only_its_members() {
@@ -209,6 +241,34 @@ fn arbitrary_precision_is_off() {
     );
     assert!(!tree_text.contains("arbitrary_precision"), "{tree_text}");
     assert!(serde_json::from_str::<Value>("1e400").is_err());
+}
+
+/// SCHEMA-3: to find what comes twice, other validators compare each entry with each other. Those
+/// that stop at the first violation look in the order of the file, and first for too many entries
+/// and for entries of another kind, which they cannot sort.
+#[test]
+fn what_comes_twice_is_looked_for_last() {
+    let mut lists = 0;
+    for name in schema_names() {
+        visit(&read_json(&schema_path(&name)), &mut |members| {
+            let place = |keyword: &str| members.keys().position(|known| known == keyword);
+            if let Some(unique) = place("uniqueItems") {
+                lists += 1;
+                for keyword in ["maxItems", "items"] {
+                    let first = place(keyword);
+                    assert!(
+                        first.is_some_and(|first| first < unique),
+                        "{name}: {keyword}"
+                    );
+                }
+            }
+        });
+    }
+    assert_eq!(lists, 4);
+    for readme in ["README.md", "packages/npm/README.md"] {
+        let text = fs::read_to_string(folder().join(readme)).unwrap();
+        assert!(!text.contains("allErrors: true"), "{readme}");
+    }
 }
 
 /// Calls `look` with each subschema, and with what else is an object in a schema, which does no

@@ -294,7 +294,9 @@ fn what_is_too_large_with_its_signature_is_not_signed() {
     let largest = with_text(65_536 - empty).unwrap().to_string();
     assert_eq!(largest.len(), 65_536);
     assert!(strict::parse(largest.as_bytes()).is_ok());
-    assert_eq!(with_text(65_537 - empty), Err(SignError::TooLong(65_537)));
+    let refused = |signed: Result<Value, SignError>| signed.unwrap_err().to_string();
+    let too_long = refused(with_text(65_537 - empty));
+    assert!(too_long.contains("longer than 65536 bytes"), "{too_long}");
 
     // The message is the first level.
     let with_levels = |levels: usize| {
@@ -304,7 +306,26 @@ fn what_is_too_large_with_its_signature_is_not_signed() {
     };
     let deepest = with_levels(32).unwrap().to_string();
     assert!(strict::parse(deepest.as_bytes()).is_ok());
-    assert_eq!(with_levels(33), Err(SignError::TooDeep));
+    let too_deep = refused(with_levels(33));
+    assert!(too_deep.contains("nested more than 32 deep"), "{too_deep}");
+}
+
+/// SCHEMA-7, SCHEMA-5: a double that is an integer beyond ±(2^53 − 1) is refused by every receiver.
+#[test]
+fn what_no_receiver_reads_is_not_signed() {
+    let with_number = |number: f64| {
+        let mut message = message();
+        message["meta"] = json!({ "n": number });
+        alice().sign(&message)
+    };
+    for number in [1e17, 9_007_199_254_740_992.0] {
+        let refused = with_number(number).unwrap_err().to_string();
+        assert!(refused.contains("an integer beyond"), "{refused}");
+    }
+    for number in [9_007_199_254_740_991.0, 1e21, -0.0] {
+        let signed = with_number(number).unwrap().to_string();
+        assert!(strict::parse(signed.as_bytes()).is_ok(), "{signed}");
+    }
 }
 
 /// Every pointer into `value`, the value itself first.

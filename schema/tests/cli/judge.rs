@@ -318,3 +318,13 @@ fn exit_statuses_are_as_documented() {
     }
     assert!(stdout(&run(&["--help"], "")).contains("Exit status: 0 if everything"));
 }
+
+/// SCHEMA-8: who asks about one command alone is told where it reads from.
+#[test]
+fn each_help_says_where_its_command_reads_from() {
+    for command in ["validate", "canon", "key-id", "sign", "verify"] {
+        let help = run(&[command, "--help"], "");
+        let told = stdout(&help).contains("[FILE]  Standard input where it is absent or `-`");
+        assert!(told, "{}", stdout(&help));
+    }
+}

@@ -8,7 +8,7 @@ use std::{
 
 use tempfile::TempDir;
 
-use super::{chat_schema, keys, run, signable, stdout};
+use super::{chat_schema, keys, reports, run, signable, stdout};
 
 /// A message that fits, one that does not, with an escape sequence in a name, and no message.
 const LINES: &str = concat!(
@@ -56,6 +56,36 @@ fn reports_are_text_where_asked_for() {
         lines[0]
     );
     assert_eq!(lines[1], "line 2: refused: the message is not signed");
+}
+
+/// SCHEMA-8: JSON reports may be read in a terminal, too. They stay the same documents.
+#[test]
+fn a_json_report_steers_no_terminal() {
+    let name = "\u{9b}31m\u{7f}\u{85}\u{202e}\u{2066}\u{2028}\u{200f}é\u{1f30a}";
+    let validated = run(
+        &["validate", "--family", "c2s"],
+        &format!(r#"{{"command":"QUIT","{name}":1}}"#),
+    );
+    assert_eq!(
+        reports(&validated)[0]["violations"][0]["sentence"],
+        format!("Additional properties are not allowed ('{name}' was unexpected).")
+    );
+
+    let (_folder, private, public) = keys();
+    let mut message = signable("1");
+    message["from"] = name.into();
+    let signed = run(&["sign", "--key", &private], &message.to_string());
+    let verified = run(&["verify", "--key", &public], stdout(&signed));
+    assert_eq!(reports(&verified)[0]["from"], name);
+
+    for output in [validated, verified] {
+        let text = stdout(&output).trim_end_matches('\n');
+        let steers = |letter: char| {
+            letter.is_control() || "\u{202e}\u{2066}\u{2028}\u{200f}".contains(letter)
+        };
+        assert!(!text.contains(steers), "{text:?}");
+        assert!(text.contains("é\u{1f30a}"), "{text:?}");
+    }
 }
 
 /// SCHEMA-8: a terminal gets text, unless JSON is asked for.

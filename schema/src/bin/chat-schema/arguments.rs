@@ -31,6 +31,7 @@ pub(crate) enum Command {
     /// Prints one file: a schema, such as `message`, `s2c/001` or `proxy/bans`, or the examples of
     /// one, such as `examples/s2c/001`.
     Show {
+        /// As `list` and `list --examples` name it.
         name: String,
         /// The base URL of the `$id`.
         #[arg(long, default_value = BASE)]
@@ -48,6 +49,7 @@ pub(crate) enum Command {
         by: By,
         #[command(flatten)]
         reports: Reports,
+        /// Standard input where it is absent or `-`.
         file: Option<PathBuf>,
     },
     /// Prints the canonical form (RFC 8785) of one JSON text, without a line break at the end. Of a
@@ -62,6 +64,7 @@ pub(crate) enum Command {
         without_sig: bool,
         #[command(flatten)]
         reports: Reports,
+        /// Standard input where it is absent or `-`.
         file: Option<PathBuf>,
     },
     /// Makes an Ed25519 key and prints it as a private JWK.
@@ -86,7 +89,10 @@ pub(crate) enum Command {
         replaces: Option<String>,
     },
     /// Prints the key id (`kid`, the RFC 7638 thumbprint) of a JWK, a PUBKEY message or its body.
-    KeyId { file: Option<PathBuf> },
+    KeyId {
+        /// Standard input where it is absent or `-`.
+        file: Option<PathBuf>,
+    },
     /// Signs newline-delimited messages and prints them; of a line that is refused, a report.
     Sign {
         /// The private key, a JWK.
@@ -94,6 +100,7 @@ pub(crate) enum Command {
         key: PathBuf,
         #[command(flatten)]
         reports: Reports,
+        /// Standard input where it is absent or `-`.
         file: Option<PathBuf>,
     },
     /// Verifies newline-delimited messages; one report a line.
@@ -111,6 +118,7 @@ pub(crate) enum Command {
         fresh: bool,
         #[command(flatten)]
         reports: Reports,
+        /// Standard input where it is absent or `-`.
         file: Option<PathBuf>,
     },
     /// Writes the schema files, and on demand bundles and examples, into a folder.

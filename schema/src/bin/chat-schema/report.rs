@@ -101,18 +101,28 @@ impl<'a, W: Write> Reporter<'a, W> {
         self.print(&json!({ "line": line, "valid": false, "error": error }))
     }
 
+    /// The same report, whatever it is read in: JSON itself leaves the control characters from
+    /// U+007F on as they are, and what turns the direction of writing.
     fn print(&mut self, report: &Value) -> Result<(), Failure> {
-        Ok(writeln!(self.out, "{report}")?)
+        let line = escaped(&report.to_string(), |letter| {
+            format!("\\u{:04x}", u32::from(letter))
+        });
+        Ok(writeln!(self.out, "{line}")?)
     }
 }
 
 /// `text` with every character escaped that steers a terminal or breaks or turns a line: what comes
 /// from outside does neither.
 fn printable(text: &str) -> String {
+    escaped(text, |letter| letter.escape_default().to_string())
+}
+
+/// `text` with what [`steers`] in the form that `escape` gives it.
+fn escaped(text: &str, escape: impl Fn(char) -> String) -> String {
     let mut out = String::with_capacity(text.len());
     for letter in text.chars() {
         if steers(letter) {
-            out.extend(letter.escape_default());
+            out.push_str(&escape(letter));
         } else {
             out.push(letter);
         }
@@ -120,7 +130,8 @@ fn printable(text: &str) -> String {
     out
 }
 
-/// Control characters, the separators of lines, and what turns the direction of writing.
+/// Control characters, the separators of lines, and what turns the direction of writing. Each is
+/// one unit of UTF-16.
 fn steers(letter: char) -> bool {
     letter.is_control()
         || matches!(
