@@ -65,13 +65,14 @@ explained = {
     'now': {'result': 'passed'}, 'requests': windows, 'bytes': windows,
 }
 body = json.dumps({'settings': named, 'status': 'pass', 'bans': [], 'changed': True, **explained}).encode()
+problem = json.dumps({'title': 'Not Found', 'status': 404}).encode()
 while True:
     c, _ = s.accept()
     c.settimeout(1)
     try:
         head = c.recv(65536)
-        status = b'404 Not Found' if b'request=' in head else b'200 OK'
-        c.sendall(b'HTTP/1.1 %s\\r\\nContent-Type: application/json\\r\\nContent-Length: %d\\r\\n\\r\\n' % (status, len(body)) + body)
+        status, said = (b'404 Not Found', problem) if b'request=' in head else (b'200 OK', body)
+        c.sendall(b'HTTP/1.1 %s\\r\\nContent-Type: application/json\\r\\nContent-Length: %d\\r\\n\\r\\n' % (status, len(said)) + said)
     except OSError:
         pass
     c.close()

@@ -424,11 +424,12 @@ mod tests {
         fs::write(&path, "hand").unwrap();
         let file = File::options().write(true).open(&path).unwrap();
         file.set_modified(time).unwrap();
-        assert!(!place.swap(Some(&held), b"newer").unwrap());
         let swapped = place.exchange_looked(&new, &held, b"new", &written);
         assert!(!swapped.unwrap());
         assert_eq!(dir.text(), "hand");
         assert_eq!(dir.names(), ["rules.json"]);
+        assert!(!place.swap(Some(&held), b"newer").unwrap());
+        assert_eq!(dir.text(), "hand");
     }
 
     /// CONTROL-8: a killed write leaves the old or the new file under another name, which is

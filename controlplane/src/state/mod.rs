@@ -83,6 +83,9 @@ pub(crate) struct StateDir {
 /// acknowledged bans wait for it.
 const NICE: i32 = 5;
 
+/// The journal as its owner has it, and what was found in it.
+pub(crate) type WithFound<E, K> = (Journal<E, K>, Found<E, K>);
+
 /// A file for [`StateDir::start`].
 pub(crate) struct Registered(Box<dyn AnyFile>);
 
@@ -142,7 +145,7 @@ impl StateDir {
         &self,
         standing: Standing,
         faults: &Faults,
-    ) -> Result<(Journal<E, K>, Found<E, K>), StateError>
+    ) -> Result<WithFound<E, K>, StateError>
     where
         E: Serialize + DeserializeOwned + Send + 'static,
         K: Serialize + DeserializeOwned + Send + 'static,

@@ -46,13 +46,16 @@ impl Standing {
     }
 }
 
-/// Reads the file: what it and memory agree on now, the file as it was seen, and what its owner is
-/// to know.
+/// What the file and memory agree on at a start, the file as it was seen, and what its owner is to
+/// know.
+type Started<D> = (Agreed<D>, Option<Seen>, Read<D>);
+
+/// Reads the file.
 pub(super) fn read<D: Document>(
     store: &Store,
     known: Option<Known<D>>,
     now: Time,
-) -> Result<(Agreed<D>, Option<Seen>, Read<D>), StateError> {
+) -> Result<Started<D>, StateError> {
     let failed = |error| StateError::Read {
         path: store.path(D::FILE),
         error,
@@ -91,7 +94,7 @@ pub(super) fn read<D: Document>(
 }
 
 /// There is no file: what was kept beside it says nothing any more.
-fn of_nothing<D: Document>(store: &Store) -> io::Result<(Agreed<D>, Option<Seen>, Read<D>)> {
+fn of_nothing<D: Document>(store: &Store) -> io::Result<Started<D>> {
     // The journal goes first: without a base all of it would count.
     if D::KEEPS_BASE {
         journal::forget(&store.dir)?;

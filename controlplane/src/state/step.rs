@@ -29,7 +29,7 @@ pub(super) type Faults = std::sync::Arc<testing::Faults>;
 /// Outside of tests nothing happens at a step but what the system does.
 #[cfg(not(test))]
 #[derive(Clone, Default)]
-pub(super) struct Faults;
+pub(super) struct Faults(());
 
 #[cfg(not(test))]
 impl Faults {

@@ -306,7 +306,8 @@ fn the_head_tells_of_the_fleet() {
     };
     assert_eq!(told(Value::Null), None);
     let mut fleet = json!({
-        "fleet": "weir", "instance": "edge-1", "state": "live", "in_step": true, "waiting": 0,
+        "fleet": "weir", "instance": "edge-1", "engine": "127.0.0.1:6379", "state": "live",
+        "in_step": true, "waiting": 0, "round_trip_ms": 1, "digest": "0",
         "instances": [{"state": "live"}, {"state": "joining"}, {"state": "gone"}],
     });
     let line = "fleet weir: 2 of 3 instances live, in step";
