@@ -100,14 +100,13 @@ fn of_nothing<D: Document>(store: &Store) -> io::Result<Started<D>> {
         journal::forget(&store.dir)?;
     }
     kept_base::forget(&store.dir, D::FILE)?;
-    let journal = Standing::Nothing;
     let base = Base::new(Vec::new(), None);
     let read = Read {
         entries: Vec::new(),
         edit: None,
-        journal,
+        journal: Standing::Nothing,
     };
-    let agreed = Agreed::new(base, Envelope::new::<D>(), journal, None);
+    let agreed = Agreed::new(base, Envelope::new::<D>(), Standing::Nothing, None);
     Ok((agreed, None, read))
 }
 
