@@ -24,6 +24,9 @@ pub use super::wire::Answer;
 use super::wire::{Broken, Service};
 use crate::sources::{self, Sources};
 
+/// The end of each sentence about an answer that weir does not give.
+const EXPECTED: &str = "expected the control socket or the admin listener of weir there";
+
 /// How long an answer may take. The slowest are a write to disk (5 s), a list of 100,000 bans, and
 /// a hand-over.
 const PATIENCE: Duration = Duration::from_secs(150);
@@ -304,9 +307,7 @@ pub fn typed<T: DeserializeOwned>(body: Value) -> Result<T, Failure> {
 
 /// The failure of an answer that no service of weir gives.
 pub fn not_of_weir(why: &str) -> Failure {
-    let sentence = format!(
-        "the answer is not as expected: {why}; expected the control socket or the admin listener of weir there"
-    );
+    let sentence = format!("the answer is not as expected: {why}; {EXPECTED}");
     Failure::new(EXIT_UNAVAILABLE, sentence)
 }
 
@@ -398,9 +399,7 @@ fn unavailable(service: &Service, why: &str) -> Failure {
 }
 
 fn foreign(service: &Service, what: &str) -> Failure {
-    let sentence = format!(
-        "{service} answered {what}: expected the control socket or the admin listener of weir there"
-    );
+    let sentence = format!("{service} answered {what}: {EXPECTED}");
     Failure::new(EXIT_UNAVAILABLE, sentence)
 }
 
