@@ -337,8 +337,37 @@ impl<T> PerLimit<T> {
 pub struct AppliedPercent {
     /// 0 to 100.
     pub percent: u8,
-    /// The name of the setting that it came from.
-    pub setting: &'static str,
+    /// The setting that it came from.
+    pub setting: PercentSetting,
+}
+
+/// The settings that lower the limits of a client. A byte instead of a name: every decision carries
+/// two.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PercentSetting {
+    /// `WAF_UNKNOWN_LIMIT_PERCENT`
+    Unknown,
+    /// `WAF_ASN_LIMIT_PERCENT`
+    Asn,
+    /// `WAF_ASN_BYTES_PERCENT`
+    AsnBytes,
+    /// `WAF_COUNTRY_LIMIT_PERCENT`
+    Country,
+    /// `WAF_COUNTRY_BYTES_PERCENT`
+    CountryBytes,
+}
+
+impl PercentSetting {
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Unknown => "WAF_UNKNOWN_LIMIT_PERCENT",
+            Self::Asn => "WAF_ASN_LIMIT_PERCENT",
+            Self::AsnBytes => "WAF_ASN_BYTES_PERCENT",
+            Self::Country => "WAF_COUNTRY_LIMIT_PERCENT",
+            Self::CountryBytes => "WAF_COUNTRY_BYTES_PERCENT",
+        }
+    }
 }
 
 /// Which list a client stands on: `client_group` of the log. Watched netblocks are named by the log

@@ -312,7 +312,7 @@ impl Line<'_> {
     fn percent(&mut self, member: &[u8], percent: Option<AppliedPercent>) {
         if let Some(AppliedPercent { percent, setting }) = percent {
             self.number(member, percent.into());
-            self.name(b",\"setting\":\"", setting);
+            self.name(b",\"setting\":\"", setting.name());
             self.raw(b"}");
         }
     }

@@ -14,7 +14,9 @@ use weir_shared::rules::RuleKind;
 use weir_shared::settings::{LogRequests, WatchNet};
 use weir_shared::snapshot::ActiveBan;
 use weir_shared::units::Time;
-use weir_shared::verdict::{Action, AppliedPercent, Counts, Group, LimitHit, LimitKind};
+use weir_shared::verdict::{
+    Action, AppliedPercent, Counts, Group, LimitHit, LimitKind, PercentSetting,
+};
 
 use super::line::{Stamp, address, escaped, milliseconds};
 use super::*;
@@ -65,11 +67,11 @@ fn full(batch: &mut Batch) -> Record {
         )),
         limit_percent: Some(AppliedPercent {
             percent: 50,
-            setting: "WAF_ASN_LIMIT_PERCENT",
+            setting: PercentSetting::Asn,
         }),
         bytes_percent: Some(AppliedPercent {
             percent: 20,
-            setting: "WAF_ASN_BYTES_PERCENT",
+            setting: PercentSetting::AsnBytes,
         }),
         country: batch.keep(Some("DE")),
         asn: batch.keep(Some("AS64496")),

@@ -7,9 +7,7 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use super::compile::Compiler;
-use super::entry::{
-    Change, Changed, Entry, NotChanged, PAUSE, TRIES, member, retain, take_out_ended,
-};
+use super::entry::{Change, Changed, Entry, NotChanged, member, retain, take_out_ended, tried};
 use super::list_file;
 use super::swap::Place;
 
@@ -23,22 +21,7 @@ pub(super) fn change(
     change: &Change,
     now_ms: u64,
 ) -> Result<Changed, NotChanged> {
-    let mut last = None;
-    for turn in 0..TRIES {
-        if turn > 0 {
-            std::thread::sleep(PAUSE);
-        }
-        match attempt(compiler, path, change, now_ms) {
-            // Another save came in between.
-            Ok(None) => last = None,
-            Ok(Some(changed)) => return Ok(changed),
-            // The file may be partly saved.
-            Err(wrong @ NotChanged::DoesNotFit { .. }) => last = Some(wrong),
-            Err(other) => return Err(other),
-        }
-    }
-    let path = path.to_owned();
-    Err(last.unwrap_or(NotChanged::Contested { path }))
+    tried(path, |_| attempt(compiler, path, change, now_ms))
 }
 
 fn attempt(

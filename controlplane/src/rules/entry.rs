@@ -14,8 +14,8 @@ use crate::state::fault::Fault;
 
 /// How often a change is tried: with the pauses, for as long as an editor may take to save a file
 /// (a faulty edit is also reported after half a second).
-pub(super) const TRIES: usize = 20;
-pub(super) const PAUSE: Duration = Duration::from_millis(25);
+const TRIES: usize = 20;
+const PAUSE: Duration = Duration::from_millis(25);
 
 /// Which list.
 #[derive(
@@ -152,6 +152,30 @@ impl NotChanged {
             reason: fault.message,
         }
     }
+}
+
+/// Tries a change of a file again where another program saved it meanwhile, or is saving it still.
+/// Each try is told whether it is the last.
+pub(super) fn tried(
+    path: &Path,
+    mut attempt: impl FnMut(bool) -> Result<Option<Changed>, NotChanged>,
+) -> Result<Changed, NotChanged> {
+    let mut last = None;
+    for turn in 1..=TRIES {
+        match attempt(turn == TRIES) {
+            // Another save came in between.
+            Ok(None) => last = None,
+            Ok(Some(changed)) => return Ok(changed),
+            // The file may be partly saved.
+            Err(wrong @ NotChanged::DoesNotFit { .. }) => last = Some(wrong),
+            Err(other) => return Err(other),
+        }
+        if turn < TRIES {
+            std::thread::sleep(PAUSE);
+        }
+    }
+    let path = path.to_owned();
+    Err(last.unwrap_or(NotChanged::Contested { path }))
 }
 
 impl Change {

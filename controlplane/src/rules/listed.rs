@@ -16,7 +16,7 @@ use weir_shared::units::Time;
 
 use super::document::{LISTS_SCHEMA, at, told};
 use super::entry::{
-    Change, Changed, Entry, List, ListKey, NotChanged, PAUSE, TRIES, member, take_out_ended,
+    Change, Changed, Entry, List, ListKey, NotChanged, member, take_out_ended, tried,
 };
 use super::list_file::{self, LISTS};
 use super::swap::Place;
@@ -175,23 +175,11 @@ pub(super) fn change(
     changes: &[FileChange],
     now_ms: u64,
 ) -> Result<Changed, NotChanged> {
-    let mut last = None;
-    for turn in 0..TRIES {
-        if turn > 0 {
-            std::thread::sleep(PAUSE);
-        }
+    tried(path, |is_last| {
         // Before the last try a faulty file may be partly saved.
-        let is_last = turn + 1 == TRIES;
         let sets_aside = held.sets_aside && is_last;
-        match attempt(path, Held { sets_aside, ..held }, changes, now_ms) {
-            Ok(None) => last = None,
-            Ok(Some(changed)) => return Ok(changed),
-            Err(wrong @ NotChanged::DoesNotFit { .. }) => last = Some(wrong),
-            Err(other) => return Err(other),
-        }
-    }
-    let path = path.to_owned();
-    Err(last.unwrap_or(NotChanged::Contested { path }))
+        attempt(path, Held { sets_aside, ..held }, changes, now_ms)
+    })
 }
 
 fn attempt(

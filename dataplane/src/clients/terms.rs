@@ -14,7 +14,7 @@ use weir_shared::settings::{
     Asns, Countries, CountryList, LookupSettings, LookupSource, Percents, Settings,
 };
 use weir_shared::table::{OtherSites, RuleCount};
-use weir_shared::verdict::{AppliedPercent, Limits};
+use weir_shared::verdict::{AppliedPercent, Limits, PercentSetting};
 use weir_shared::window::{RuleSpan, Span, Window};
 
 use crate::clients::{Bucket, ClientInFleet, lowered};
@@ -206,7 +206,7 @@ fn percents(percents: &Percents, lookup: &Lookup) -> [Option<AppliedPercent>; 2]
         // Whatever its AS number (LIMIT-4).
         let unknown = (percents.unknown < 100).then_some(AppliedPercent {
             percent: percents.unknown,
-            setting: "WAF_UNKNOWN_LIMIT_PERCENT",
+            setting: PercentSetting::Unknown,
         });
         return [unknown, unknown];
     };
@@ -220,12 +220,12 @@ fn percents(percents: &Percents, lookup: &Lookup) -> [Option<AppliedPercent>; 2]
     };
     let of_country =
         |by: &BTreeMap<_, u8>, setting| by.get(&country).map(|percent| applied(*percent, setting));
-    let asn = of_asn(&percents.asn, "WAF_ASN_LIMIT_PERCENT");
-    let by_country = of_country(&percents.country, "WAF_COUNTRY_LIMIT_PERCENT");
+    let asn = of_asn(&percents.asn, PercentSetting::Asn);
+    let by_country = of_country(&percents.country, PercentSetting::Country);
     // Each replaces its own counterpart, for those that it lists.
-    let asn_bytes = of_asn(&percents.asn_bytes, "WAF_ASN_BYTES_PERCENT").or(asn);
+    let asn_bytes = of_asn(&percents.asn_bytes, PercentSetting::AsnBytes).or(asn);
     let country_bytes =
-        of_country(&percents.country_bytes, "WAF_COUNTRY_BYTES_PERCENT").or(by_country);
+        of_country(&percents.country_bytes, PercentSetting::CountryBytes).or(by_country);
     [lowest(asn, by_country), lowest(asn_bytes, country_bytes)]
 }
 
@@ -542,7 +542,7 @@ mod tests {
         let lists = rules(CountryList::None, percents);
         let unknown = Some(AppliedPercent {
             percent: 30,
-            setting: "WAF_UNKNOWN_LIMIT_PERCENT",
+            setting: PercentSetting::Unknown,
         });
         for lookup in [lookup(None, Some(7)), lookup(None, None)] {
             let terms = lists.terms(&lookup).unwrap();
@@ -634,7 +634,7 @@ mod tests {
                 let lowered = |limit| (u128::from(limit) * u128::from(percent) / 100) as u64;
                 prop_assert_eq!(found, limits.map(|_, limit| limit.map(lowered)));
                 match applied {
-                    Some(applied) => prop_assert_eq!((applied.percent, applied.setting), (percent, &*setting)),
+                    Some(applied) => prop_assert_eq!((applied.percent, applied.setting.name()), (percent, &*setting)),
                     None => prop_assert_eq!(percent, 100),
                 }
             }

@@ -158,6 +158,9 @@ pub struct Decision {
     pub bytes_percent: Option<AppliedPercent>,
 }
 
+/// A decision is copied some times on its way; above this size each copy is a loop.
+const _: () = assert!(size_of::<Decision>() <= 256);
+
 impl Decision {
     /// The ban that refused the request, or would have in enforce mode.
     pub const fn ban(&self) -> Option<ActiveBan> {

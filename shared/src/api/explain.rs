@@ -329,7 +329,7 @@ impl From<verdict::AppliedPercent> for Percent {
     fn from(applied: verdict::AppliedPercent) -> Self {
         Self {
             percent: applied.percent.into(),
-            setting: applied.setting.to_owned(),
+            setting: applied.setting.name().to_owned(),
         }
     }
 }
