@@ -17,7 +17,7 @@ use weir_shared::settings::{LookupSettings, LookupSource, Settings};
 use weir_shared::table::ClientTable;
 
 use crate::state::Change;
-use crate::watching::file::{FileWatch, Stamps, stamps};
+use crate::watching::file::{FileWatch, Known};
 use crate::watching::{FileThread, Subject};
 
 mod answer;
@@ -77,7 +77,7 @@ pub(crate) struct LookupFacts {
 
 /// The database files, read; nothing for another source. Opened before [`Lookups::start`], which
 /// also needs the entries of lookups.json.
-pub struct LookupFiles(Option<(Databases, Stamps)>);
+pub struct LookupFiles(Option<(Databases, Known)>);
 
 impl LookupFiles {
     /// Reads and checks them.
@@ -88,7 +88,7 @@ impl LookupFiles {
         let databases = match settings.source {
             LookupSource::File => {
                 // Before the reading, so that a change right after it is not missed.
-                let known = stamps(&settings.db_paths);
+                let known = Known::of(&settings.db_paths);
                 Some((Databases::open(&settings.db_paths, clock)?, known))
             }
             LookupSource::Off | LookupSource::Geojs | LookupSource::Url => None,
