@@ -255,7 +255,9 @@ impl Lookups {
         }
     }
 
-    /// Applies an edit of lookups.json: added, changed and removed entries.
+    /// Applies an edit of lookups.json: added, changed and removed entries. A client that is known
+    /// gets the edited answer at once, because its WebSocket may have to end by it (CONN-6); one
+    /// without an answer is looked up again with its next request.
     pub(crate) fn edit(&mut self, changes: &[Change<LookupsFile>]) {
         let client = |change: &Change<LookupsFile>| match change {
             Change::Remove(client) => *client,
@@ -274,18 +276,18 @@ impl Lookups {
             }
             Source::Service(service) => {
                 for change in changes {
+                    let client = client(change);
                     match put(change) {
                         Some(row) => service.put(row),
-                        None => service.remove(client(change)),
+                        None => service.remove(client),
+                    }
+                    match service.known(client) {
+                        Some((lookup, until_ns)) => self.table.answer(client, lookup, until_ns),
+                        None => self.table.forget_lookup(client),
                     }
                 }
             }
         }
-    }
-
-    /// Whether answers of lookups.json are used: they are if the source is a service.
-    pub(crate) fn uses_rows(&self) -> bool {
-        matches!(self.source, Source::Service(_))
     }
 
     /// The facts for the metrics.
