@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
+use std::ops::ControlFlow;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::thread::JoinHandle;
@@ -16,7 +17,7 @@ use weir_controlplane::ControlHandle;
 use weir_controlplane::control::Server;
 use weir_controlplane::request_log::RequestLog;
 use weir_dataplane::{DataPlane, Stop};
-use weir_shared::threads::{self, How};
+use weir_shared::threads::{Ended, How};
 
 use crate::channel::Kind;
 use crate::fault::{self, Step};
@@ -59,7 +60,7 @@ pub enum StartError {
 /// Why [`Service::run`] returned.
 pub enum End {
     /// A signal, or a thread that ended unexpectedly.
-    Stop(Option<threads::Ended>),
+    Stop(Option<Ended>),
     /// Another process has taken over.
     HandOver(Taken),
 }
@@ -238,29 +239,22 @@ impl Service {
         self.sockets.give_away();
         giving.leave();
         let control_ended = self.control_thread.join().is_ok();
-        end_connections(&self.plane, shutdown, signals);
+        let ended = end_connections(&self.plane, shutdown, signals);
         let workers_ended = join(self.plane);
         end_in_any_case();
         self.log.stop();
+        no_thread_ended(ended, signals)?;
         workers_ended.and(whole(control_ended))
     }
 
     /// Stops the service, the data plane first: its counts are final then, and the last write of
     /// the state files holds all of them.
-    pub fn end(
-        mut self,
-        signals: &mut Signals,
-        ended: Option<threads::Ended>,
-    ) -> Result<(), StartError> {
-        let ended = ended.map(|ended| {
+    pub fn end(mut self, signals: &mut Signals, ended: Option<Ended>) -> Result<(), StartError> {
+        let ended = ended.or_else(|| self.drain(signals));
+        if let Some(ended) = &ended {
             tracing::error!("the thread {ended}: the state files are written and the service ends");
             end_in_any_case();
-            ended.to_string()
-        });
-        if ended.is_some() {
             self.plane.stop(Stop::Abort);
-        } else {
-            self.drain(signals);
         }
         let workers_ended = join(self.plane);
         end_in_any_case();
@@ -268,19 +262,17 @@ impl Service {
         self.control.stop();
         let control_ended = self.control_thread.join().is_ok();
         self.log.stop();
-        match ended {
-            Some(ended) => Err(StartError::ThreadEnded(ended)),
-            None => workers_ended.and(whole(control_ended)),
-        }
+        no_thread_ended(ended, signals)?;
+        workers_ended.and(whole(control_ended))
     }
 
     /// Goes on serving for `shutdown_delay` while the health check answers 503, so that a load
-    /// balancer takes this instance out before the listeners close (ALIVE-4). False if the stop
-    /// must be immediate.
-    fn announce_stop(&self, signals: &mut Signals) -> bool {
+    /// balancer takes this instance out before the listeners close (ALIVE-4). Breaks where the stop
+    /// must be immediate, with the thread that has ended, if one has.
+    fn announce_stop(&self, signals: &mut Signals) -> ControlFlow<Option<Ended>> {
         let delay = self.reloads.settings().timeouts.shutdown_delay;
         if delay.is_zero() {
-            return true;
+            return ControlFlow::Continue(());
         }
         tracing::info!(
             delay_seconds = delay.as_secs_f64(),
@@ -291,44 +283,65 @@ impl Service {
         let deadline = Instant::now() + delay;
         while let Some(event) = signals.next_until(deadline) {
             match event {
-                // The stop that follows joins the workers and the control loop, and so finds which
-                // of them has ended.
-                Event::StopNow | Event::ThreadEnded(_) => return false,
+                Event::StopNow => return ControlFlow::Break(None),
+                Event::ThreadEnded(ended) => return ControlFlow::Break(Some(ended)),
                 Event::Stop | Event::Reload(_) | Event::HandOver(_) => {}
                 Event::Reopen => self.log.reopen(),
             }
         }
-        true
+        ControlFlow::Continue(())
     }
 
     /// Closes the listeners, lets running responses end, and aborts the remaining connections after
-    /// the time-out or at a second signal.
-    fn drain(&mut self, signals: &mut Signals) {
-        if !self.announce_stop(signals) {
-            return self.plane.stop(Stop::Abort);
+    /// the time-out, at a second signal, or where a thread ends unexpectedly, which it returns.
+    fn drain(&mut self, signals: &mut Signals) -> Option<Ended> {
+        if let ControlFlow::Break(ended) = self.announce_stop(signals) {
+            self.plane.stop(Stop::Abort);
+            return ended;
         }
         let timeout = self.reloads.settings().timeouts.shutdown;
         tracing::info!(timeout_seconds = timeout.as_secs_f64(), "draining");
         self.control.announce_stop();
         self.sockets = Sockets::default();
         self.plane.stop(Stop::Drain);
-        end_connections(&self.plane, timeout, signals);
+        end_connections(&self.plane, timeout, signals)
     }
 }
 
-/// Lets running responses end, and aborts the remaining connections after the time-out or at a
-/// second signal.
-fn end_connections(plane: &DataPlane, timeout: Duration, signals: &mut Signals) {
+/// Lets running responses end, and aborts the remaining connections after the time-out, at a second
+/// signal, or where a thread ends unexpectedly, which it returns.
+fn end_connections(plane: &DataPlane, timeout: Duration, signals: &mut Signals) -> Option<Ended> {
     let deadline = Instant::now() + timeout;
     while !plane.is_finished() {
         let look = Instant::now() + STOP_LOOK;
-        let stop_now = matches!(signals.next_until(look), Some(Event::StopNow));
-        if stop_now || Instant::now() >= deadline {
+        let event = signals.next_until(look);
+        let stop_now = matches!(event, Some(Event::StopNow));
+        let ended = event.and_then(unexpected_end);
+        if ended.is_some() || stop_now || Instant::now() >= deadline {
             tracing::warn!("ending the connections that are left");
             plane.stop(Stop::Abort);
-            return;
+            return ended;
         }
     }
+    None
+}
+
+/// The thread that has ended by this event and should not have: in a stop all threads return in
+/// turn, but none panics or hangs.
+fn unexpected_end(event: Event) -> Option<Ended> {
+    match event {
+        Event::ThreadEnded(ended) if ended.how != How::Returned => Some(ended),
+        _ => None,
+    }
+}
+
+/// The result of a stop: an error where a thread ended unexpectedly, in the stop or before.
+fn no_thread_ended(ended: Option<Ended>, signals: &mut Signals) -> Result<(), StartError> {
+    let mut waiting = std::iter::from_fn(|| signals.next_until(Instant::now()));
+    let ended = ended.or_else(|| waiting.find_map(unexpected_end));
+    ended.map_or(Ok(()), |ended| {
+        Err(StartError::ThreadEnded(ended.to_string()))
+    })
 }
 
 /// Waits for the workers, which have been told to stop. A worker that hangs does not prevent the

@@ -339,6 +339,29 @@ fn a_body_that_cannot_be_read_is_refused() {
     assert!(weir.bans().is_empty());
 }
 
+/// CHECK, ADMIN: `WAF_MAX_BODY_SIZE` holds for the service's own endpoints, too, whether the body
+/// has a length or not: step 11 comes before step 12.
+#[test]
+fn a_body_over_the_setting_makes_no_ban() {
+    let application = Application::ok();
+    let weir = Weir::start(&application, &[("WAF_MAX_BODY_SIZE", "20")]);
+    let ban = r#"{"client":"203.0.113.7","duration":"2h","reason":"r"}"#;
+    let bearer = format!("Bearer {ADMIN_TOKEN}");
+    let mut chunked = request(
+        "POST",
+        "/_waf/bans",
+        &[("Authorization", &bearer), ("Transfer-Encoding", "chunked")],
+        None,
+    );
+    chunked.extend(format!("{:x}\r\n{ban}\r\n0\r\n\r\n", ban.len()).bytes());
+    assert_problem(&weir.send(&chunked), 413);
+    assert_problem(&weir.admin("POST", "/_waf/bans", Some(ban)), 413);
+    for line in weir.lines_of("/_waf/bans", 2) {
+        assert_eq!(line["action"], "body_too_large", "{line}");
+    }
+    assert!(weir.bans().is_empty());
+}
+
 /// ADMIN: DELETE lifts every active ban that covers the address; they are kept and marked.
 #[test]
 fn delete_lifts_every_ban_of_an_address() {

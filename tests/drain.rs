@@ -220,6 +220,40 @@ fn half_a_head_waits_no_longer_than_the_stop() {
     }
 }
 
+/// ALIVE-2: a thread that ends in the middle of a stop ends the service with 70, too, and is told:
+/// while the stop is announced, and while the last answers run.
+#[test]
+fn a_thread_that_ends_in_a_stop_is_told() {
+    for (thread, delay) in [
+        ("weir-files", "20s"),
+        ("weir-log", "0s"),
+        ("weir-control", "0s"),
+    ] {
+        let (application, _release) = held();
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = directory.path().join("now");
+        let hook = format!("{thread}:{}", file.display());
+        let settings = [
+            ("WEIR_TEST_END_THREAD", hook.as_str()),
+            ("WAF_SHUTDOWN_DELAY", delay),
+            LONG_DRAIN,
+        ];
+        let mut weir = Weir::start(&application, &settings);
+        let mut running = Connection::open(weir.address());
+        running.send(&get("/held", &[]));
+        assert_eq!(running.head().expect("its head").status, 200);
+        weir.signal("TERM");
+        wait_until("the stop", || match delay {
+            "0s" => TcpStream::connect(weir.address()).is_err(),
+            _ => weir.get("/_waf/health", "203.0.113.7").status == 503,
+        });
+        std::fs::write(&file, "now").expect("writes");
+        assert_eq!(weir.wait().code(), Some(70), "{thread}");
+        let said = format!("the thread {thread} ended by a panic");
+        weir.wait_for_process_log(&["ERROR", &said]);
+    }
+}
+
 /// ALIVE-3: SIGINT, as Ctrl-C sends it, drains too, and SIGQUIT, as nginx is stopped.
 #[test]
 fn sigint_and_sigquit_drain_too() {

@@ -4,6 +4,7 @@
 use std::sync::mpsc;
 
 use crate::support::application::{After, Application};
+use crate::support::geo::Geo;
 use crate::support::raw_client::{Connection, get};
 use crate::support::weir::Weir;
 use crate::support::{PATIENCE, wait_for, wait_until};
@@ -221,6 +222,31 @@ fn a_banned_client_gets_no_websocket() {
     let answer = weir.send(&handshake("/ws", "203.0.113.7"));
     assert_eq!(answer.status, 429);
     assert!(application.requests().is_empty());
+}
+
+/// CONN-6, STATE-3: an edit of lookups.json by which a client is of a denied country ends its
+/// WebSocket, without a further request of the client.
+#[test]
+fn an_edited_country_ends_a_websocket() {
+    let (application, geo) = (echoing(), Geo::saying(r#"{"country_code":"DE"}"#));
+    let settings = geo.settings(&[
+        ("WAF_DENY_COUNTRIES", "FR"),
+        ("WAF_STATE_COUNTER_INTERVAL", "200ms"),
+    ]);
+    let settings: Vec<_> = (settings.iter())
+        .map(|(name, value)| (*name, value.as_str()))
+        .collect();
+    let weir = Weir::start(&application, &settings);
+    let mut socket = open(&weir, "/ws", "81.2.69.7");
+    let mut file = wait_for("the answer in lookups.json", || {
+        let file = weir.state_file("lookups.json")?;
+        file["lookups"].get(0)?;
+        Some(file)
+    });
+    file["lookups"][0]["country"] = "FR".into();
+    std::fs::write(weir.state_path("lookups.json"), file.to_string()).expect("writes");
+    assert!(socket.ends());
+    assert_eq!(geo.asked().len(), 1);
 }
 
 /// CONN-10, WAF_WEBSOCKET_IDLE_TIMEOUT: an idle tunnel is closed on both ends.

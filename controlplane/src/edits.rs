@@ -7,7 +7,6 @@ use crate::bans::too_wide;
 use crate::clients::ClientsFile;
 use crate::control_loop::Control;
 use crate::files::AnyEdit;
-use crate::lookup::document::LookupsFile;
 use crate::state::Change;
 
 /// The most too-wide entries of an edit that warnings name.
@@ -19,7 +18,7 @@ impl Control {
         match edit {
             AnyEdit::Bans(edit) => self.edit_bans(&edit.changes, now),
             AnyEdit::Clients(edit) => self.edit_clients(&edit.changes),
-            AnyEdit::Lookups(edit) => self.edit_lookups(&edit.changes),
+            AnyEdit::Lookups(edit) => self.lookups.edit(&edit.changes),
             AnyEdit::Alerts(edit) => self.detection.edit(&edit.changes),
         }
     }
@@ -46,19 +45,6 @@ impl Control {
             match change {
                 Change::Remove(client) => self.table.forget(*client),
                 Change::Put { after, .. } => self.table.put(after.row.clone()),
-            }
-        }
-    }
-
-    fn edit_lookups(&mut self, changes: &[Change<LookupsFile>]) {
-        self.lookups.edit(changes);
-        if self.lookups.uses_rows() {
-            // Each client is looked up again with its next request, and gets the edited answer.
-            for change in changes {
-                self.table.forget_lookup(match change {
-                    Change::Remove(client) => *client,
-                    Change::Put { after, .. } => after.row.client,
-                });
             }
         }
     }

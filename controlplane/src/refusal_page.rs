@@ -10,7 +10,7 @@ use weir_shared::reload::{Part, Take};
 
 use crate::faults::{Faults, PartFault};
 use crate::guarded;
-use crate::watching::file::{FileWatch, stamps};
+use crate::watching::file::{FileWatch, Known};
 use crate::watching::{FileThread, Subject};
 
 const EXPECTED: &str = "expected a text in UTF-8 of at most 32 KiB";
@@ -83,7 +83,7 @@ fn prepare(
         }));
     };
     // Before the reading, so that a change right after it is not missed.
-    let known = stamps([&file]);
+    let known = Known::of([&file]);
     let read = read(&file)?;
     Ok(Box::new(move || {
         page.store(Arc::new(read));

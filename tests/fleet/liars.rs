@@ -85,16 +85,21 @@ fn an_engine_that_refuses_its_work_is_told() {
     }
 }
 
-/// FLEET-24: an engine that says of each batch that it does not have it, or gives one place of the
-/// log without an end, is asked again after pauses that grow, and the instance says why it is
-/// alone.
+/// FLEET-24: an engine that says of each batch that it does not have it, gives one place of the log
+/// without an end, or names one snapshot after the other and has none of them, is asked again after
+/// pauses that grow, and the instance says why it is alone.
 #[test]
 fn an_engine_that_lies_is_not_asked_without_a_pause() {
     let application = Application::ok();
-    for (forgets, log, because) in [
-        (true, "*-1\r\n", "does not have what it has taken"),
+    for (lies, log, because) in [
+        (Lies::Forgets, "*-1\r\n", "does not have what it has taken"),
         (
-            false,
+            Lies::Snapshots,
+            "*-1\r\n",
+            "each snapshot of the engine is gone before it is read",
+        ),
+        (
+            Lies::Log,
             "*1\r\n*2\r\n$3\r\nlog\r\n*1\r\n*2\r\n$3\r\n1-1\r\n*0\r\n",
             "gives 1-1 of its log behind 1-1",
         ),
@@ -106,7 +111,7 @@ fn an_engine_that_lies_is_not_asked_without_a_pause() {
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let heard = Arc::clone(&heard);
-                std::thread::spawn(move || answer(stream, forgets, log, &heard));
+                std::thread::spawn(move || answer(stream, lies, log, &heard));
             }
         });
         let nobody = Engine::away();
@@ -120,13 +125,21 @@ fn an_engine_that_lies_is_not_asked_without_a_pause() {
     }
 }
 
+/// What an engine lies about.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Lies {
+    Forgets,
+    Snapshots,
+    Log,
+}
+
 /// Answers until the other end goes.
-fn answer(stream: TcpStream, forgets: bool, log: &str, hellos: &AtomicUsize) -> Option<()> {
+fn answer(stream: TcpStream, lies: Lies, log: &str, hellos: &AtomicUsize) -> Option<()> {
     let mut questions = BufReader::new(stream.try_clone().ok()?);
     let mut stream = stream;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
     let now_ms = now.as_millis();
-    loop {
+    for turn in 1.. {
         let words = question(&mut questions)?;
         let word = |at: usize| words.get(at).map_or("", String::as_str);
         let answer = match (word(0), word(2)) {
@@ -136,7 +149,10 @@ fn answer(stream: TcpStream, forgets: bool, log: &str, hellos: &AtomicUsize) -> 
             }
             ("EVALSHA", "5") => format!("*1\r\n:{now_ms}\r\n"),
             ("EVALSHA", _) if word(3).ends_with(":log") => {
-                let last = if forgets { "0" } else { word(6) };
+                let last = match lies {
+                    Lies::Forgets => "0",
+                    Lies::Snapshots | Lies::Log => word(6),
+                };
                 format!(":{last}\r\n")
             }
             ("SCRIPT", _) => "+OK\r\n".to_owned(),
@@ -144,11 +160,16 @@ fn answer(stream: TcpStream, forgets: bool, log: &str, hellos: &AtomicUsize) -> 
                 std::thread::sleep(Duration::from_millis(10));
                 log.to_owned()
             }
+            ("GET", _) if lies == Lies::Snapshots && word(1).ends_with(":snap") => {
+                let pointer = format!("{turn}-1 1");
+                format!("${}\r\n{pointer}\r\n", pointer.len())
+            }
             ("INFO" | "GET", _) => "$-1\r\n".to_owned(),
             _ => "-ERR no\r\n".to_owned(),
         };
         stream.write_all(answer.as_bytes()).ok()?;
     }
+    None
 }
 
 /// The words of a question.

@@ -24,7 +24,7 @@ pub use self::chain::{CertificateError, Validity};
 use self::choice::Choice;
 use crate::alert::Alerts;
 use crate::faults::PartFault;
-use crate::watching::file::{FileWatch, Stamps, stamps};
+use crate::watching::file::{FileWatch, Known};
 use crate::watching::{FileThread, Subject};
 
 /// An alert is raised when a certificate has a third of its life left, but at most this long before
@@ -43,8 +43,8 @@ struct Judged {
     /// The number of this reading: one that began later has a higher number.
     number: u64,
     files: Files,
-    /// Set for files that are not watched yet: their stamps from before the reading.
-    unwatched: Option<Stamps>,
+    /// Set for files that are not watched yet: their state from before the reading.
+    unwatched: Option<Known>,
     validities: Vec<Validity>,
     config: ServerConfig,
 }
@@ -133,7 +133,7 @@ impl Certificates {
         // Before the reading, so that a change right after it is not missed.
         let is_new = !files.is_empty() && !Arc::ptr_eq(&files, &self.files());
         let all = files.iter().flat_map(|(cert, key)| [cert, key]);
-        let unwatched = is_new.then(|| stamps(all));
+        let unwatched = is_new.then(|| Known::of(all));
         let judged = self.judge(files).map_err(|error| error.to_string())?;
         Ok(Judged {
             unwatched,

@@ -30,6 +30,11 @@ const WAIT: Duration = Duration::from_secs(1);
 /// wait in the engine.
 const PAUSE: Duration = Duration::from_millis(20);
 const IN_A_PAUSE: usize = 16;
+/// The most batches that are read without these pauses: more than any log holds, because an engine
+/// may give one without an end.
+const MOST_WITHOUT_PAUSE: usize = 400_000;
+/// The most snapshots that are begun one after the other: one is replaced at most once a minute.
+const MOST_BEGUN: usize = 4;
 
 /// The values shared by the two threads of the log.
 pub(super) struct Shared {
@@ -222,6 +227,7 @@ impl Thread {
         }
         let mut is_end_told = false;
         let mut has_caught_up = false;
+        let mut read = 0;
         loop {
             // The end is reported at once; only after that a read waits for entries.
             let wait = if is_end_told { WAIT } else { Duration::ZERO };
@@ -233,6 +239,7 @@ impl Thread {
             }
             self.shared.note_contact();
             let count = batches.len();
+            read += count;
             for batch in batches {
                 cursor = forward(cursor, batch.at)?;
                 is_end_told = false;
@@ -249,6 +256,7 @@ impl Thread {
                 has_caught_up = true;
                 self.say(Said::AtEnd { reading: number })?;
             }
+            has_caught_up |= read > MOST_WITHOUT_PAUSE;
             if has_caught_up {
                 // Also for an engine that answers at once that there is nothing.
                 let parts = u32::try_from(count.div_ceil(IN_A_PAUSE)).unwrap_or(u32::MAX);
@@ -263,7 +271,7 @@ impl Thread {
     /// meanwhile, the new one is read as well. Without a snapshot the log has everything.
     fn read_snapshot(&self, number: u64, link: &mut Link) -> Result<Option<Cursor>, Ended> {
         let mut before = None;
-        loop {
+        for _ in 0..MOST_BEGUN {
             let Some(at) = link.snapshot()?.filter(|at| before != Some(*at)) else {
                 return Ok(None);
             };
@@ -276,6 +284,8 @@ impl Thread {
             }
             before = Some(at);
         }
+        let why = "each snapshot of the engine is gone before it is read";
+        Err(Fault(why.to_owned()).into())
     }
 
     /// Reads the chunks of a snapshot. False if it is gone meanwhile.

@@ -17,7 +17,7 @@ use weir_shared::settings::{LookupSettings, LookupSource, Settings};
 use weir_shared::table::ClientTable;
 
 use crate::state::Change;
-use crate::watching::file::{FileWatch, Stamps, stamps};
+use crate::watching::file::{FileWatch, Known};
 use crate::watching::{FileThread, Subject};
 
 mod answer;
@@ -77,7 +77,7 @@ pub(crate) struct LookupFacts {
 
 /// The database files, read; nothing for another source. Opened before [`Lookups::start`], which
 /// also needs the entries of lookups.json.
-pub struct LookupFiles(Option<(Databases, Stamps)>);
+pub struct LookupFiles(Option<(Databases, Known)>);
 
 impl LookupFiles {
     /// Reads and checks them.
@@ -88,7 +88,7 @@ impl LookupFiles {
         let databases = match settings.source {
             LookupSource::File => {
                 // Before the reading, so that a change right after it is not missed.
-                let known = stamps(&settings.db_paths);
+                let known = Known::of(&settings.db_paths);
                 Some((Databases::open(&settings.db_paths, clock)?, known))
             }
             LookupSource::Off | LookupSource::Geojs | LookupSource::Url => None,
@@ -255,7 +255,9 @@ impl Lookups {
         }
     }
 
-    /// Applies an edit of lookups.json: added, changed and removed entries.
+    /// Applies an edit of lookups.json: added, changed and removed entries. A client that is known
+    /// gets the edited answer at once, because its WebSocket may have to end by it (CONN-6); one
+    /// without an answer is looked up again with its next request.
     pub(crate) fn edit(&mut self, changes: &[Change<LookupsFile>]) {
         let client = |change: &Change<LookupsFile>| match change {
             Change::Remove(client) => *client,
@@ -274,18 +276,18 @@ impl Lookups {
             }
             Source::Service(service) => {
                 for change in changes {
+                    let client = client(change);
                     match put(change) {
                         Some(row) => service.put(row),
-                        None => service.remove(client(change)),
+                        None => service.remove(client),
+                    }
+                    match service.known(client) {
+                        Some((lookup, until_ns)) => self.table.answer(client, lookup, until_ns),
+                        None => self.table.forget_lookup(client),
                     }
                 }
             }
         }
-    }
-
-    /// Whether answers of lookups.json are used: they are if the source is a service.
-    pub(crate) fn uses_rows(&self) -> bool {
-        matches!(self.source, Source::Service(_))
     }
 
     /// The facts for the metrics.

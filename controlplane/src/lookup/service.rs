@@ -219,6 +219,13 @@ impl Service {
         LookupStarted::Later
     }
 
+    /// The valid answer about a client, if there is one, and until when it is valid.
+    pub(super) fn known(&self, client: Client) -> Option<(Arc<Lookup>, u64)> {
+        let now = self.clock.now();
+        let (lookup, left_ms) = self.state().cache.fresh(client, now.wall_ms)?;
+        Some((lookup, after(now, left_ms)))
+    }
+
     /// Inserts an answer of lookups.json.
     pub(super) fn put(&self, row: LookupRow) {
         self.state().cache.put(row);

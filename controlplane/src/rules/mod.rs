@@ -351,7 +351,7 @@ impl LiveRules {
         let path = path_of(settings);
         let mut compiler = Compiler::of(settings, &path);
         let now = clock.now();
-        let (stamps, read) = watch::read(&mut compiler, &path, &[], now.wall_ms);
+        let (known, read) = watch::read(&mut compiler, &path, &[], now.wall_ms);
         let read = read.map_err(|fault| RulesError::DoesNotFit {
             path: path.clone(),
             fault,
@@ -379,7 +379,7 @@ impl LiveRules {
         let watching = Watching::new(
             compiler,
             path,
-            stamps,
+            known,
             read,
             feeds.clone(),
             bad.clone(),

@@ -20,8 +20,7 @@ use crate::feeds::handle::FeedsHandle;
 use crate::feeds::kept::Offered;
 use crate::memory;
 use crate::state::fault::Fault;
-use crate::state::stat::Stat;
-use crate::watching::file::{Stamps, stamps};
+use crate::watching::file::{Doubts, Known, Stamps, stamps};
 use crate::watching::settling::Settling;
 use crate::watching::{POLL, Watched};
 
@@ -32,15 +31,15 @@ const SETTLE: Duration = Duration::from_millis(120);
 /// The same for a faulty edit or a missing file: it may be partly saved, or about to come back.
 const SETTLE_BAD: Duration = Duration::from_millis(500);
 
-/// Reads rules.json and its lists. The stamps, rules.json's first, are taken before the reading, so
-/// that a change meanwhile is seen at the next look. With a fault they still include the earlier
-/// lists.
+/// Reads rules.json and its lists. The state of the files, rules.json first, is taken before the
+/// reading, so that a change meanwhile is seen at the next look. With a fault it still includes the
+/// earlier lists.
 pub(super) fn read(
     compiler: &mut Compiler,
     path: &Path,
     before: &[PathBuf],
     now_ms: u64,
-) -> (Stamps, Result<Compiled, Fault>) {
+) -> (Known, Result<Compiled, Fault>) {
     let (seen, read) = read_files(compiler, path, before);
     (seen, read.map(|read| compiler.compile(read, now_ms)))
 }
@@ -50,9 +49,9 @@ fn read_files(
     compiler: &Compiler,
     path: &Path,
     before: &[PathBuf],
-) -> (Stamps, Result<Read, Fault>) {
+) -> (Known, Result<Read, Fault>) {
     let path = path.to_owned();
-    let mut seen = stamps(std::iter::once(&path));
+    let mut seen = Known::of([&path]);
     let bytes = match list_file::bytes(&path) {
         Ok(bytes) => Ok(Some(bytes)),
         // A path below a file does not exist either: the owner of the state directory reports that
@@ -64,14 +63,12 @@ fn read_files(
     };
     let read = bytes.and_then(|bytes| {
         let file = compiler.read(bytes.as_deref())?;
-        seen.extend(stamps(compiler.list_paths(&file).iter()));
+        seen.extend(&compiler.list_paths(&file));
         compiler.read_lists(bytes.as_deref().unwrap_or_default(), file)
     });
     if read.is_err() {
-        let more = before
-            .iter()
-            .filter(|path| !seen.iter().any(|(held, _)| held == *path));
-        let more = stamps(more);
+        let is_new = |path: &&PathBuf| !seen.stamps.iter().any(|(held, _)| held == *path);
+        let more: Vec<_> = before.iter().filter(is_new).collect();
         seen.extend(more);
     }
     (seen, read)
@@ -119,14 +116,13 @@ pub(super) struct Watching {
     compiler: Compiler,
     path: PathBuf,
     settling: Settling<Stamps>,
-    /// rules.json was saved a moment before it was read. The next save may have had the same stamp.
-    is_racy: bool,
+    doubts: Doubts,
     /// The rules in force.
     held: Compiled,
     /// The state of files that were read and refused, while somebody may still be writing.
     in_vain: Option<Stamps>,
     /// The files that a reload has read and not put into force yet.
-    read: Option<(Stamps, Read)>,
+    read: Option<(Known, Read)>,
     /// The number of entries in force when it was last logged.
     told: usize,
     /// True while the lists in force are not kept on disk yet (RULE-10).
@@ -142,7 +138,7 @@ impl Watching {
     pub(super) fn new(
         compiler: Compiler,
         path: PathBuf,
-        known: Stamps,
+        known: Known,
         held: Compiled,
         feeds: FeedsHandle,
         bad: Bad,
@@ -153,8 +149,8 @@ impl Watching {
             feeds,
             compiler,
             path,
-            is_racy: is_racy(&known),
-            settling: Settling::new(known),
+            settling: Settling::new(known.stamps),
+            doubts: known.doubts,
             told: held.entries(),
             held,
             in_vain: None,
@@ -185,12 +181,12 @@ impl Watching {
     fn obey(&mut self, order: WatchCommand, now_ms: u64) {
         match order {
             WatchCommand::Read(told) => {
-                let (stamps, read) = read_files(&self.compiler, &self.path, &[]);
-                let read = read.map(|read| self.read = Some((stamps, read)));
+                let (known, read) = read_files(&self.compiler, &self.path, &[]);
+                let read = read.map(|read| self.read = Some((known, read)));
                 let _ = told.send(read);
             }
             WatchCommand::Take(told) => match self.read.take() {
-                Some((known, read)) if known != *self.settling.known() => {
+                Some((known, read)) if known.stamps != *self.settling.known() => {
                     let read = self.compiler.with_feeds(read);
                     self.held = self.compiler.compile(read, now_ms);
                     self.settle(known);
@@ -263,32 +259,13 @@ impl Watching {
     }
 
     /// These files were read.
-    fn settle(&mut self, known: Stamps) {
-        self.is_racy = is_racy(&known);
-        self.settling.take(known);
-    }
-
-    /// Compares rules.json with what is in force, once a further save has another stamp.
-    fn look_behind_stamp(&mut self) {
-        if !self.is_racy || is_racy(self.settling.known()) {
-            return;
-        }
-        self.is_racy = false;
-        let (_, held) = self.held.listed();
-        let is_held = |bytes: Vec<u8>| list_file::digest(&bytes) == held;
-        if !list_file::bytes(&self.path).is_ok_and(is_held) {
-            // Not known: the looks find a change.
-            let mut known = self.settling.known().clone();
-            known
-                .iter_mut()
-                .take(1)
-                .for_each(|(_, stamp)| *stamp = None);
-            self.settling.take(known);
-        }
+    fn settle(&mut self, known: Known) {
+        self.settling.take(known.stamps);
+        self.doubts = known.doubts;
     }
 
     fn pause(&self, now_ms: u64) -> Duration {
-        let pause = if self.settling.is_settled() && !self.is_racy {
+        let pause = if self.settling.is_settled() && self.doubts.is_empty() {
             POLL
         } else {
             TICK
@@ -299,7 +276,7 @@ impl Watching {
 
     /// Looks once at the files and at the clock.
     fn look_once(&mut self, now: Instant, now_ms: u64) {
-        self.look_behind_stamp();
+        self.doubts.look(&mut self.settling);
         let current = stamps(self.settling.known().iter().map(|(path, _)| path));
         if let Some(still) = self.settling.look(current.clone(), now) {
             self.look_at_change(&current, still, now_ms);
@@ -354,8 +331,7 @@ impl Watching {
                 self.taken(None);
             }
             Err(fault) if still >= SETTLE_BAD => {
-                self.is_racy = false;
-                self.settling.take(known);
+                self.settle(known);
                 tracing::error!(
                     file = %self.path.display(),
                     line = fault.line,
@@ -385,12 +361,6 @@ impl Watching {
             told,
         });
     }
-}
-
-/// Whether rules.json, the first of them, was saved a moment ago.
-fn is_racy(known: &[(PathBuf, Option<Stat>)]) -> bool {
-    let first = known.first().and_then(|(_, stamp)| stamp.as_ref());
-    first.is_some_and(Stat::is_racy)
 }
 
 impl Watched for Watching {

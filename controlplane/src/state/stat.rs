@@ -1,7 +1,7 @@
 //! A file as it was last seen: what tells one state of it from the next, and its whole content.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Read as _, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -17,7 +17,7 @@ pub(crate) const MAX_BYTES: u64 = if cfg!(test) { 4 << 20 } else { 256 << 20 };
 const GRAIN_NS: i128 = 120_000_000;
 
 /// SHA-256 of a file's content.
-pub(super) type Hash = [u8; 32];
+pub(crate) type Hash = [u8; 32];
 
 /// What tells one state of a file from the next without reading it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -104,6 +104,15 @@ pub(super) fn content(file: &mut File) -> io::Result<(Vec<u8>, Seen)> {
 pub(super) fn read(path: &Path) -> io::Result<Option<(Vec<u8>, Seen)>> {
     let file = if_there(guarded::open(path))?;
     file.map(|mut file| content(&mut file)).transpose()
+}
+
+/// The hash of the content of the file at a path.
+pub(crate) fn hash_at(path: &Path) -> io::Result<Hash> {
+    let file = guarded::open(path)?;
+    let size = file.metadata()?.len();
+    let mut digester = Digester::default();
+    io::copy(&mut file.take(size), &mut digester)?;
+    Ok(digester.finish())
 }
 
 /// The stat of an open file.

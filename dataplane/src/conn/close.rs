@@ -84,9 +84,10 @@ const PANICKED: &str =
 /// Ends a connection before its time, with a response where one can still be sent.
 pub async fn cut(counters: &Counters, downstream: &Downstream, ending: Ending) {
     let (kind, response) = match ending {
-        Ending::HeadTimeout => (ConnectionError::HeadTimeout, REQUEST_TIMEOUT),
-        Ending::TooSlow | Ending::Displaced => (ConnectionError::TooSlow, REQUEST_TIMEOUT),
-        Ending::Panicked => (ConnectionError::Panic, PANICKED),
+        Ending::HeadTimeout => (Some(ConnectionError::HeadTimeout), REQUEST_TIMEOUT),
+        Ending::TooSlow | Ending::Displaced => (Some(ConnectionError::TooSlow), REQUEST_TIMEOUT),
+        Ending::BodyTimeout => (None, REQUEST_TIMEOUT),
+        Ending::Panicked => (Some(ConnectionError::Panic), PANICKED),
         Ending::No
         | Ending::Drain
         | Ending::Idle
@@ -94,7 +95,9 @@ pub async fn cut(counters: &Counters, downstream: &Downstream, ending: Ending) {
         | Ending::Refused
         | Ending::Abort => return,
     };
-    counters.connection_error(kind);
+    if let Some(kind) = kind {
+        counters.connection_error(kind);
+    }
     // The head of a request that is late is the next one: the response before it was written.
     let is_free = ending == Ending::HeadTimeout || !downstream.is_answering();
     if is_free && !downstream.interim().is_begun() {

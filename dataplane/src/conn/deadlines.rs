@@ -78,8 +78,10 @@ pub enum Missed {
     Head,
     /// The connection was idle for too long.
     Next,
-    /// The client sent nothing of a body, or took nothing, for too long.
+    /// The client took nothing for too long, or its tunnel carried nothing.
     Client,
+    /// The client sent nothing of a body for too long: 408.
+    Body,
     /// The client sends or takes less than `WAF_MIN_RATE`.
     TooSlow,
     /// The application sent nothing for too long; said once a request.
@@ -435,8 +437,12 @@ impl Deadlines {
             return Some(Missed::TooSlow);
         }
         let is_unread = paced.is_none() && self.write <= now_ns;
-        if is_unread || self.body <= now_ns {
+        let is_body_late = self.body <= now_ns;
+        if is_unread || is_body_late && self.is_tunnel {
             return Some(Missed::Client);
+        }
+        if is_body_late {
+            return Some(Missed::Body);
         }
         // While the client holds its body back, the application is not to blame.
         let late = self.upstream <= now_ns && self.body == NEVER;
@@ -636,11 +642,11 @@ mod tests {
         deadlines.begin_request();
         deadlines.await_body(5);
         deadlines.await_body(20);
-        passes_after(&mut deadlines, 34, Missed::Client);
+        passes_after(&mut deadlines, 34, Missed::Body);
         deadlines.got_body(35, 1);
         assert_eq!(deadlines.sweep(35), None);
         deadlines.await_body(40);
-        passes_after(&mut deadlines, 69, Missed::Client);
+        passes_after(&mut deadlines, 69, Missed::Body);
         deadlines.got_body(70, 1);
         deadlines.await_write(100);
         deadlines.await_write(120);
@@ -802,7 +808,7 @@ mod tests {
         for (begin, last, missed) in [
             (idle, 74, Missed::Next),
             (head, 9, Missed::Head),
-            (body, 29, Missed::Client),
+            (body, 29, Missed::Body),
             (write, 39, Missed::Client),
             (upstream, 19, Missed::Upstream),
         ] {
@@ -851,6 +857,7 @@ mod tests {
     fn a_tunnel_ends_after_silence_or_after_its_grace() {
         let mut deadlines = Deadlines::new(TIMEOUTS, 0);
         deadlines.begin_request();
+        deadlines.begin_tunnel();
         deadlines.tunnel_carried(0, Some(50));
         deadlines.tunnel_carried(40, Some(50));
         passes_after(&mut deadlines, 89, Missed::Client);

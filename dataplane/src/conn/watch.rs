@@ -15,8 +15,10 @@ pub enum Ending {
     HeadTimeout,
     /// Nothing is under way, and it was idle for too long, or another takes its place.
     Idle,
-    /// Nothing came of a body, or nothing was taken, for too long.
+    /// A tunnel carried nothing, or nothing was taken, for too long.
     Stalled,
+    /// Nothing came of a body for too long: 408 where nothing of a response was written.
+    BodyTimeout,
     /// A body was sent, or a response taken, at less than `WAF_MIN_RATE`: 408 where nothing of a
     /// response was written.
     TooSlow,
@@ -41,6 +43,7 @@ impl Ending {
             Self::HeadTimeout
             | Self::Idle
             | Self::Stalled
+            | Self::BodyTimeout
             | Self::TooSlow
             | Self::Displaced
             | Self::Refused
@@ -146,6 +149,7 @@ impl Watch {
             Some(Missed::Head) => self.finish(Ending::HeadTimeout, now_ns),
             Some(Missed::Next) => self.finish(Ending::Idle, now_ns),
             Some(Missed::Client) => self.finish(Ending::Stalled, now_ns),
+            Some(Missed::Body) => self.finish(Ending::BodyTimeout, now_ns),
             Some(Missed::TooSlow) => self.finish(Ending::TooSlow, now_ns),
             Some(Missed::Upstream) => self.wake(),
         }

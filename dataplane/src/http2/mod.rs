@@ -247,9 +247,12 @@ fn cut(counters: &Counters, ending: Ending) -> (Option<Reason>, bool) {
             counters.connection_error(ConnectionError::TooSlow);
             return (Some(Reason::ENHANCE_YOUR_CALM), false);
         }
-        Ending::No | Ending::Drain | Ending::Stalled | Ending::Refused | Ending::Abort => {
-            return (None, false);
-        }
+        Ending::No
+        | Ending::Drain
+        | Ending::Stalled
+        | Ending::BodyTimeout
+        | Ending::Refused
+        | Ending::Abort => return (None, false),
     };
     counters.connection_error(kind);
     (Some(reason), true)

@@ -172,6 +172,7 @@ async fn answer(
             worker.counters.connection_error(ConnectionError::TooSlow);
             StatusCode::REQUEST_TIMEOUT
         }
+        Answered::Cut(Ending::BodyTimeout) => StatusCode::REQUEST_TIMEOUT,
         Answered::Cut(_) | Answered::GivenUp => return Err(Reason::CANCEL),
         Answered::Panicked => {
             worker.counters.connection_error(ConnectionError::Panic);

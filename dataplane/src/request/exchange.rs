@@ -330,19 +330,21 @@ impl Exchange {
     }
 
     /// The action of a request that ends so: a client that was cut for its pace did not go away by
-    /// itself (CONN-7).
+    /// itself (CONN-7). One that was cut is answered 408, if nothing of an answer was written.
     fn unless_too_slow(&mut self, action: Action) -> Action {
-        let is_cut = matches!(
-            self.downstream.ending(),
-            Ending::TooSlow | Ending::Displaced
-        );
+        let ending = self.downstream.ending();
+        let is_too_slow = matches!(ending, Ending::TooSlow | Ending::Displaced);
+        let is_cut = is_too_slow || ending == Ending::BodyTimeout;
         if action != Action::ClientAborted || !is_cut {
             return action;
         }
         if !self.downstream.is_answering() {
             self.response.status = Some(StatusCode::REQUEST_TIMEOUT);
         }
-        Action::TooSlow
+        match is_too_slow {
+            true => Action::TooSlow,
+            false => action,
+        }
     }
 
     // long: one visit to the client's entry, and what follows from it

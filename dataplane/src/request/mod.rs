@@ -109,7 +109,7 @@ pub async fn answer(mut exchange: Box<Exchange>, body: ClientBody) -> Result<Rep
         match next_step(&mut exchange) {
             Step::AwaitLookup => Box::pin(exchange.await_lookup()).await,
             Step::Refuse(refusal) => break refuse(exchange, body, refusal).await?,
-            Step::AnswerOwn => break Box::pin(answer_own(exchange, body)).await,
+            Step::AnswerOwn => break Box::pin(answer_own(exchange, body)).await?,
             Step::MethodNotAllowed => break method_not_allowed(exchange, body).await,
             Step::Redirect(port) => break redirect(exchange, body, port).await,
             Step::Forward => return Ok(forward(exchange, body).await),
@@ -193,20 +193,30 @@ fn next_step(exchange: &mut Exchange) -> Step {
 // control plane, and plain ones that are sent to https (EDGE-2, `WAF_REDIRECT_HTTP`).
 
 /// Answers a request under `/_waf/`.
-async fn answer_own(mut exchange: Box<Exchange>, mut body: ClientBody) -> Response<Bytes> {
+///
+/// # Errors
+/// As [`refuse`], where the body passes `WAF_MAX_BODY_SIZE`.
+async fn answer_own(
+    mut exchange: Box<Exchange>,
+    mut body: ClientBody,
+) -> Result<Response<Bytes>, Dropped> {
+    let Some(answer) = ask_control_plane(&exchange, &mut body).await else {
+        return refuse(exchange, body, Refusal::BodyTooLarge).await;
+    };
     let OwnResponse {
         status,
         headers,
         body: content,
         action,
         history,
-    } = ask_control_plane(&exchange, &mut body).await;
+    } = answer;
     exchange.history = Some(history);
     let left_unread = discard(body).await;
-    exchange.respond(problem::own(status, headers, content), action, left_unread)
+    Ok(exchange.respond(problem::own(status, headers, content), action, left_unread))
 }
 
-async fn ask_control_plane(exchange: &Exchange, body: &mut ClientBody) -> OwnResponse {
+/// The answer of the control plane; none where the body passes `WAF_MAX_BODY_SIZE`.
+async fn ask_control_plane(exchange: &Exchange, body: &mut ClientBody) -> Option<OwnResponse> {
     let request = |content| OwnRequest {
         method: exchange.head.method.clone(),
         path: exchange.head.path().to_owned(),
@@ -225,15 +235,24 @@ async fn ask_control_plane(exchange: &Exchange, body: &mut ClientBody) -> OwnRes
             let _ = sender.send(response);
         });
         match (exchange.worker.handover)(request(content.clone()), respond) {
-            handover::Step::Done(response) => return response,
-            handover::Step::Later => return receiver.await.unwrap_or_else(|_| unavailable()),
+            handover::Step::Done(response) => return Some(response),
+            handover::Step::Later => {
+                return Some(receiver.await.unwrap_or_else(|_| unavailable()));
+            }
             // Asked once at most: a second time would be a bug of the control plane, and ends here.
-            handover::Step::ReadBody { .. } if content.is_some() => return unavailable(),
+            handover::Step::ReadBody { .. } if content.is_some() => return Some(unavailable()),
             handover::Step::ReadBody { limit } if is_longer(exchange, limit) => {
                 content = Some(Body::TooLarge);
             }
             handover::Step::ReadBody { limit } => {
-                let read = read_body(body, limit, &exchange.downstream).await;
+                let of_settings = exchange.body_limit();
+                let of_settings = of_settings.and_then(|most| usize::try_from(most).ok());
+                let smaller = of_settings.filter(|most| *most < limit);
+                let most = smaller.unwrap_or(limit);
+                let read = read_body(body, most, &exchange.downstream).await;
+                if smaller.is_some() && matches!(read, Body::TooLarge) {
+                    return None;
+                }
                 content = Some(read);
             }
         }

@@ -2,11 +2,12 @@
 //! is bounded.
 
 use std::borrow::Borrow;
+use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// The most keys that are kept. When they are full, those not above the median of refusals and
-/// requests are dropped.
+/// The most keys that are kept. When they are full, the half with the fewest refusals and requests
+/// is dropped.
 const MOST: usize = 20_000;
 
 /// Trials that are counted side by side.
@@ -54,18 +55,18 @@ impl<K: Eq + Hash + Ord + Clone> Tally<K> {
     }
 
     fn trim(&mut self) {
-        let mut weights: Vec<_> = self.rows.values().map(weight).collect();
-        let middle = weights.len() / 2;
-        let (_, least, _) = weights.select_nth_unstable(middle);
-        let least = *least;
-        self.rows.retain(|_, row| weight(row) > least);
+        let mut rows: Vec<_> = self.rows.drain().collect();
+        let half = rows.len() / 2;
+        rows.select_nth_unstable_by(half, |(a, of_a), (b, of_b)| order((a, of_a), (b, of_b)));
+        rows.truncate(half);
+        self.rows.extend(rows);
         self.trimmed = true;
     }
 
     /// Those with the most refusals, then the most requests.
     pub fn top(&self, count: usize) -> Vec<(K, Counted)> {
         let mut rows: Vec<_> = self.rows.iter().collect();
-        rows.sort_by(|(a, of_a), (b, of_b)| weight(of_b).cmp(&weight(of_a)).then(a.cmp(b)));
+        rows.sort_by(|a, b| order(*a, *b));
         let rows = rows.into_iter().take(count);
         rows.map(|(key, row)| (key.clone(), *row)).collect()
     }
@@ -74,6 +75,12 @@ impl<K: Eq + Hash + Ord + Clone> Tally<K> {
     pub const fn is_trimmed(&self) -> bool {
         self.trimmed
     }
+}
+
+/// The key with more refusals first, then with more requests. Of equal ones the key decides, so
+/// that a log always gives the same report.
+fn order<K: Ord>((a, of_a): (&K, &Counted), (b, of_b): (&K, &Counted)) -> Ordering {
+    weight(of_b).cmp(&weight(of_a)).then_with(|| a.cmp(b))
 }
 
 fn weight(row: &Counted) -> (u64, u64) {
@@ -106,5 +113,20 @@ mod tests {
         let (key, counted) = tally.top(1)[0];
         assert_eq!((key, counted.refused), (7, [20_000, 0]));
         assert_eq!(counted.requests, 20_001);
+    }
+
+    /// CONTROL-6: where all keys have the same counts, half of them stay, and one that has more
+    /// stays in any case.
+    #[test]
+    fn of_equal_keys_half_are_kept() {
+        let mut tally = Tally::<u64>::default();
+        for step in 0..20_000u64 {
+            tally.add(&step, [false, false]);
+        }
+        tally.add(&19_999, [false, false]);
+        tally.add(&20_000, [false, false]);
+        assert!(tally.is_trimmed());
+        assert_eq!(tally.rows.len(), MOST / 2 + 1);
+        assert_eq!(tally.top(1)[0].0, 19_999);
     }
 }

@@ -362,7 +362,7 @@ fn alive(answer: Value) -> Result<Alive, Fault> {
         (answer.next(), answer.next(), answer.next())
     {
         // Written by another program, or by a version with another form of names.
-        let (Ok(origin), Ok(at_ms)) = (text(&origin)?.parse::<Origin>(), number(&at)) else {
+        let (Some(origin), Ok(at_ms)) = (named(&origin), number(&at)) else {
             continue;
         };
         members.push(Beat {
@@ -431,18 +431,23 @@ fn logged(entry: Value) -> Result<Logged, Fault> {
     };
     for pair in fields.chunks_exact(2) {
         let [name, value] = pair else { continue };
-        match (text(name)?.as_str(), value) {
-            ("o", value) => {
-                if let Ok(origin) = text(value)?.parse() {
+        match (text(name).as_deref(), value) {
+            (Ok("o"), value) => {
+                if let Some(origin) = named(value) {
                     logged.origin = origin;
                 }
             }
-            ("n", value) => logged.seq = number(value).unwrap_or(0),
-            ("e", Value::BulkString(sealed)) => logged.sealed.clone_from(sealed),
+            (Ok("n"), value) => logged.seq = number(value).unwrap_or(0),
+            (Ok("e"), Value::BulkString(sealed)) => logged.sealed.clone_from(sealed),
             _ => {}
         }
     }
     Ok(logged)
+}
+
+/// An origin; none where another program has written something else, which need not be a text.
+fn named(value: &Value) -> Option<Origin> {
+    text(value).ok()?.parse().ok()
 }
 
 fn nobody() -> Result<Origin, Fault> {

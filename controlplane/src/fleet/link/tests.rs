@@ -503,6 +503,42 @@ fn the_numbers_of_one_that_has_left_go_later() {
     assert_eq!(link.ask(live.arg(&alive)), Ok(Value::Int(1)));
 }
 
+/// FLEET-24: names that are no text, as another program may write them, cost no instance the rest
+/// of the answer.
+#[test]
+fn names_that_are_no_text_are_skipped() {
+    let bytes = |bytes: &[u8]| Value::BulkString(bytes.to_vec());
+    let me = origin("a");
+    let beats = [
+        Value::Int(7),
+        bytes(b"\xff"),
+        Value::Int(6),
+        bytes(b"x"),
+        bytes(me.as_str().as_bytes()),
+        Value::Int(5),
+        bytes(b"sealed"),
+    ];
+    let members = alive(Value::Array(beats.to_vec())).unwrap().members;
+    let [member] = members.as_slice() else {
+        panic!("{members:?}");
+    };
+    assert_eq!((&member.origin, member.age_ms), (&me, 2));
+    let fields = [
+        bytes(b"\xff"),
+        bytes(b"x"),
+        bytes(b"o"),
+        bytes(b"\xff"),
+        bytes(b"e"),
+        bytes(b"sealed"),
+    ];
+    let entry = vec![bytes(b"1-1"), Value::Array(fields.to_vec())];
+    let entry = logged(Value::Array(entry)).unwrap();
+    assert_eq!(
+        (entry.origin, entry.sealed.as_slice()),
+        (nobody().unwrap(), &b"sealed"[..])
+    );
+}
+
 /// FLEET-24: a number larger than any engine counts is an invalid answer.
 #[test]
 fn a_number_is_one_that_an_engine_counts_to() {
