@@ -265,6 +265,19 @@ impl Service {
 
     #[track_caller]
     fn post_ban(&mut self) -> Response {
+        let order = self.next_ban();
+        exchange(self.address, &order)
+    }
+
+    /// The status of the answer; none where the connection breaks.
+    fn try_post_ban(&mut self) -> Option<u16> {
+        let order = self.next_ban();
+        let answer = try_exchange(self.address, &order).ok();
+        answer.map(|answer| answer.status)
+    }
+
+    /// The request for a further ban.
+    fn next_ban(&mut self) -> Vec<u8> {
         let netblock = banned(self.bans);
         self.bans += 1;
         let order = json!({"netblock": netblock, "duration": "permanent", "reason": "r"});
@@ -274,9 +287,12 @@ impl Service {
             ("X-Forwarded-For", "192.0.2.250"),
             ("Connection", "close"),
         ];
-        let order = order.to_string();
-        let order = request("POST", "/_waf/bans", &fields, Some(order.as_bytes()));
-        exchange(self.address, &order)
+        request(
+            "POST",
+            "/_waf/bans",
+            &fields,
+            Some(order.to_string().as_bytes()),
+        )
     }
 
     /// Every ban that was acknowledged is in force, one process holds the lock, operators are
@@ -816,6 +832,50 @@ fn a_log_that_is_rotated_meanwhile_is_opened_anew() {
     });
     service.fail_no_more();
     service.is_whole();
+}
+
+/// RESTART-4, STATE-2: the new process acknowledges nothing before it has reported that it serves.
+/// Until then the old one may kill it and take its state back, which would lack such a ban.
+#[test]
+fn a_ban_is_acknowledged_by_the_process_that_stays() {
+    let application = Application::ok();
+    let program = Path::new(env!("CARGO_BIN_EXE_weir"));
+    // Only the journal holds a new ban.
+    let settings = "WAF_STATE_WRITE_DELAY=1h\n";
+    let mut service = Service::start_at(program, &application, state_dir(), settings);
+    service.ban();
+    service.fail_at("new", "serving", "hang");
+    let before = service.serving();
+    let (path, upgrading) = (service.state.path().to_owned(), AtomicBool::new(true));
+    let (ran, acknowledged) = std::thread::scope(|scope| {
+        let upgrade = scope.spawn(|| {
+            let ran = command::run(&path, &["upgrade", "--json"]);
+            upgrading.store(false, Ordering::Relaxed);
+            ran
+        });
+        let mut acknowledged = Vec::new();
+        while upgrading.load(Ordering::Relaxed) {
+            let netblock = banned(service.bans);
+            // The connection of a process that is killed breaks.
+            if service.try_post_ban().is_some_and(|status| status == 201) {
+                acknowledged.push(netblock);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        (upgrade.join().expect("it has run"), acknowledged)
+    });
+    assert_eq!(ran.code, 1, "{}", ran.err);
+    assert!(ran.err.contains("it has said nothing for"), "{}", ran.err);
+    service.goes_on(before, &[]);
+    for client in acknowledged {
+        let ask = get(
+            "/",
+            &[("X-Forwarded-For", &client), ("Connection", "close")],
+        );
+        assert_eq!(exchange(service.address, &ask).status, 429, "{client}");
+    }
+    service.fail_no_more();
+    service.upgrade_well();
 }
 
 /// RESTART-4: once `weir upgrade` has answered, whoever asks next reaches the process that serves,
