@@ -32,6 +32,8 @@ use crate::support::{free_address, wait_for_within, wait_until};
 const SILENCE_MS: u64 = 4000;
 /// What takes a few of them.
 const LONG: Duration = Duration::from_secs(60);
+/// The file that names another one, which cannot be opened or made for as long.
+const HANGING: &str = "hanging";
 /// The steps of the new process.
 const NEW: [&str; 8] = [
     "listen",
@@ -96,6 +98,7 @@ impl Service {
             .env("WAF_RATE_LIMIT_PER_HOUR", "off")
             .env("WAF_RATE_LIMIT_PER_DAY", "off")
             .env("WEIR_TEST_FAULT", &fault)
+            .env("WEIR_TEST_HANGING_FILE", place(HANGING))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(
@@ -622,6 +625,55 @@ fn a_write_that_takes_too_long_refuses_the_upgrade() {
     service.upgrade_well();
     service.is_whole();
     asking.finish();
+}
+
+/// RESTART-4, CONTROL-11, SHARE-8: a write of history.json or shared.json that hangs could replace
+/// the new process's file at any later time: it refuses the upgrade, as often as one is asked for,
+/// and holds up nothing else. It is written once, and by one thread.
+#[test]
+fn a_write_that_hangs_beside_the_state_refuses_the_upgrade() {
+    let application = Application::ok();
+    for (name, thread) in [
+        ("history.json", "weir-history"),
+        ("shared.json", "weir-shared"),
+    ] {
+        println!("{name}");
+        let state = state_dir();
+        // Without one, and without anything to keep, it is not written.
+        fs::write(state.path().join("shared.json"), "{}").expect("writes");
+        let program = Path::new(env!("CARGO_BIN_EXE_weir"));
+        let mut service = Service::start_at(program, &application, state, "");
+        let asking = Asking::service(&service);
+        service.ban();
+        let (serving, earlier) = (service.serving(), service.processes());
+        let hanging = service.state.path().join(HANGING);
+        let path = service.state.path().join(format!(".{name}.tmp"));
+        fs::write(&hanging, path.as_os_str().as_encoded_bytes()).expect("writes");
+        for _ in 0..3 {
+            let ran = service.upgrade();
+            assert_eq!(ran.code, 1, "{}", ran.err);
+            let why = format!("this process goes on: the state was not written: {name} is still");
+            assert!(ran.err.contains(&why), "{}", ran.err);
+            service.goes_on(serving, &earlier);
+            service.is_whole();
+            assert_eq!(threads_of(serving, thread), 1);
+        }
+        fs::remove_file(&hanging).expect("removes");
+        // The write that hung may need another moment.
+        wait_for_within(LONG, "an upgrade", || {
+            (service.upgrade().code == 0).then_some(())
+        });
+        wait_until("another process", || service.serving() != serving);
+        service.is_whole();
+        asking.finish();
+    }
+}
+
+/// How many threads of this process have this name.
+fn threads_of(process: Pid, name: &str) -> usize {
+    let tasks = fs::read_dir(format!("/proc/{}/task", process.as_raw_nonzero())).expect("threads");
+    let names = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    names.filter(|found| found.trim_end() == name).count()
 }
 
 /// RESTART-4: settings that gain an admin listener on a port in use, or a control socket where
