@@ -38,6 +38,8 @@ pub enum Step {
     Workers,
     /// Everything is ready, and it is about to serve.
     Serve,
+    /// It is about to report that it serves.
+    Serving,
 }
 
 /// How long one process waits for a word of the other before the hand-over fails.
@@ -97,6 +99,7 @@ mod hook {
                 Self::Control => "new:control",
                 Self::Workers => "new:workers",
                 Self::Serve => "new:serve",
+                Self::Serving => "new:serving",
             }
         }
     }

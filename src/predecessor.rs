@@ -103,13 +103,18 @@ impl Predecessor {
         }
     }
 
-    /// Reports that this process serves, and waits until the old one has told the supervisor, which
-    /// believes only the old one.
-    pub fn say_serving(self) {
+    /// Reports that this process serves: from here on the old one does not kill it any more.
+    pub fn say_serving(&self) {
+        if !self.is_older {
+            self.say(channel::SERVING);
+        }
+    }
+
+    /// Waits until the old process has told the supervisor, which believes only the old one.
+    pub fn wait_until_told(self) {
         if self.is_older {
             return;
         }
-        self.say(channel::SERVING);
         let patience = Some(fault::silence());
         let told = (self.channel.set_read_timeout(patience))
             .and_then(|()| channel::receive(&self.channel, &mut [0]));

@@ -309,14 +309,22 @@ impl Parked {
         self.predecessor.is_some()
     }
 
-    /// The point of no return: accepts connections, and reports that to the old process, which then
-    /// ends. Nothing here can fail.
+    /// The point of no return: reports to the old process that this one serves, and accepts
+    /// connections. The old one then ends. Nothing here can fail.
+    ///
+    /// The report comes first. Before it the old process may kill this one and take its state back,
+    /// so a ban that this process had acknowledged by then would be lost.
     pub fn serve(mut self) -> Service {
+        if let Some(predecessor) = &self.predecessor {
+            // Where a test has this step fail, there is nothing to undo.
+            let _ = fault::at(Step::Serving);
+            predecessor.say_serving();
+        }
         self.service.plane.begin();
         self.service.operators.open();
         if let Some(predecessor) = self.predecessor {
             self.service.sockets.adopt();
-            predecessor.say_serving();
+            predecessor.wait_until_told();
             // A log rotation during the start has sent its SIGUSR1 to the old process only.
             self.service.log.reopen();
         }

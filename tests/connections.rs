@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::support::application::{After, Application};
+use crate::support::process::{OTHER_ADDRESS, OWN_ADDRESS, wait_for_keep_alive};
 use crate::support::raw_client::{Connection, Response, ends_toward, get, request};
 use crate::support::transport::{self, Transport};
 use crate::support::weir::{ADMIN_TOKEN, METRICS_TOKEN, Weir, state_dir};
@@ -674,32 +675,12 @@ fn both_sides_have_tcp_keep_alive() {
     let weir = Weir::start(&application, &[("WAF_UPSTREAM_KEEPALIVE", "60s")]);
     let mut connection = Connection::open(weir.address());
     assert_eq!(ask(&mut connection, "/").status, 200);
-    // Its sockets alone: ports of other connections on this machine may be the same ones.
-    let is_ours = |inode: &str| {
-        let files = std::fs::read_dir(format!("/proc/{}/fd", weir.pid())).expect("its files");
-        let socket = format!("socket:[{inode}]");
-        let mut targets = files.filter_map(|file| std::fs::read_link(file.ok()?.path()).ok());
-        targets.any(|target| target.as_os_str() == &*socket)
-    };
     // Our end of the client's connection, and our end of the application's.
     for (port, column) in [
-        (weir.address().port(), 1),
-        (application.address().port(), 2),
+        (weir.address().port(), OWN_ADDRESS),
+        (application.address().port(), OTHER_ADDRESS),
     ] {
-        let port = format!(":{port:04X}");
-        wait_for("a timer of keep-alive", || {
-            let table = std::fs::read_to_string("/proc/net/tcp").expect("the sockets");
-            let lines = table
-                .lines()
-                .map(|line| line.split_whitespace().collect::<Vec<_>>());
-            // 01: established. The table is read in pieces: a connection may be in it twice.
-            let ours: Vec<_> = lines
-                .filter(|line| line[column].ends_with(&port) && line[3] == "01" && is_ours(line[9]))
-                .collect();
-            // 02: the timer of keep-alive.
-            let timed = ours.iter().all(|line| line[5].starts_with("02"));
-            (timed && !ours.is_empty()).then_some(())
-        });
+        wait_for_keep_alive(weir.pid(), port, column);
     }
 }
 

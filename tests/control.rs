@@ -3,8 +3,10 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
+use std::time::Duration;
 
 use jsonschema::Validator;
 use serde::Serialize;
@@ -15,9 +17,10 @@ use weir_shared::api;
 use crate::feeds::publisher::Publisher;
 use crate::support::application::Application;
 use crate::support::engine::Engine;
+use crate::support::process::{OWN_ADDRESS, wait_for_keep_alive};
 use crate::support::raw_client::{Connection, Response, exchange, get, request};
 use crate::support::weir::{ADMIN_TOKEN, METRICS_TOKEN, ONE_PER_HOUR, Weir, state_dir};
-use crate::support::{wait_for, wait_until};
+use crate::support::{wait_for, wait_for_within, wait_until};
 
 const SCHEMAS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/schema/proxy");
 
@@ -596,6 +599,55 @@ fn streams_take_no_place() {
     for mut connection in following {
         assert!(!connection.one_chunk().expect("a line").is_empty());
     }
+}
+
+/// CONTROL-10: the system asks a client of the admin listener whether it is still there: one that
+/// follows a stream without news would otherwise never be missed, and keep its place.
+#[test]
+fn a_client_of_the_admin_listener_has_tcp_keep_alive() {
+    let application = Application::ok();
+    let weir = Weir::start(&application, &[("WAF_ADMIN_LISTEN", "127.0.0.1:0")]);
+    let log = weir.wait_for_process_log(&["listening"]);
+    let address = log["admin"].as_str().expect("an address");
+    let address: SocketAddr = address.parse().expect("an address");
+    let token = format!("Bearer {ADMIN_TOKEN}");
+    let mut follower = Connection::open(address);
+    follower.send(&get(
+        "/v1/bans/stream",
+        &[("Host", "localhost"), ("Authorization", &token)],
+    ));
+    assert_eq!(follower.head().expect("a head").status, 200);
+    wait_for_keep_alive(weir.pid(), address.port(), OWN_ADDRESS);
+}
+
+/// CONTROL-10: followers that read nothing do not keep their places for ever: after a minute
+/// another one may follow.
+#[test]
+#[ignore = "takes more than a minute"]
+fn a_follower_that_reads_nothing_gives_its_place_up() {
+    const LONG: Duration = Duration::from_secs(150);
+    let application = Application::ok();
+    let weir = Weir::start(&application, &[]);
+    let path = weir.state_path("weir.sock");
+    let follow = || {
+        let mut connection = Connection::open_unix(&path);
+        connection.send(&get("/v1/bans/stream", &[]));
+        let status = connection.head().expect("a head").status;
+        (status == 200).then_some(connection)
+    };
+    let reading_nothing: Vec<_> = (0..8).map(|_| follow().expect("a place")).collect();
+    assert!(follow().is_none());
+    // In pieces, so that they are behind by less than what is kept for them.
+    for piece in 0..15 {
+        let list: String = (0..500)
+            .map(|number| format!("10.{piece}.{}.{}\n", number / 256, number % 256))
+            .collect();
+        let target = "/v1/bans/import?duration=1h&reason=x";
+        weir.control("POST", target, Some(&list)).expect(200);
+    }
+    assert!(follow().is_none());
+    wait_for_within(LONG, "a place", follow);
+    drop(reading_nothing);
 }
 
 /// CONTROL-10: a name that a query does not know is 400, with what is known and what was meant;

@@ -32,6 +32,8 @@ use crate::support::{free_address, wait_for_within, wait_until};
 const SILENCE_MS: u64 = 4000;
 /// What takes a few of them.
 const LONG: Duration = Duration::from_secs(60);
+/// The file that names another one, which cannot be opened or made for as long.
+const HANGING: &str = "hanging";
 /// The steps of the new process.
 const NEW: [&str; 8] = [
     "listen",
@@ -96,6 +98,7 @@ impl Service {
             .env("WAF_RATE_LIMIT_PER_HOUR", "off")
             .env("WAF_RATE_LIMIT_PER_DAY", "off")
             .env("WEIR_TEST_FAULT", &fault)
+            .env("WEIR_TEST_HANGING_FILE", place(HANGING))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(
@@ -265,6 +268,19 @@ impl Service {
 
     #[track_caller]
     fn post_ban(&mut self) -> Response {
+        let order = self.next_ban();
+        exchange(self.address, &order)
+    }
+
+    /// The status of the answer; none where the connection breaks.
+    fn try_post_ban(&mut self) -> Option<u16> {
+        let order = self.next_ban();
+        let answer = try_exchange(self.address, &order).ok();
+        answer.map(|answer| answer.status)
+    }
+
+    /// The request for a further ban.
+    fn next_ban(&mut self) -> Vec<u8> {
         let netblock = banned(self.bans);
         self.bans += 1;
         let order = json!({"netblock": netblock, "duration": "permanent", "reason": "r"});
@@ -274,9 +290,12 @@ impl Service {
             ("X-Forwarded-For", "192.0.2.250"),
             ("Connection", "close"),
         ];
-        let order = order.to_string();
-        let order = request("POST", "/_waf/bans", &fields, Some(order.as_bytes()));
-        exchange(self.address, &order)
+        request(
+            "POST",
+            "/_waf/bans",
+            &fields,
+            Some(order.to_string().as_bytes()),
+        )
     }
 
     /// Every ban that was acknowledged is in force, one process holds the lock, operators are
@@ -608,6 +627,55 @@ fn a_write_that_takes_too_long_refuses_the_upgrade() {
     asking.finish();
 }
 
+/// RESTART-4, CONTROL-11, SHARE-8: a write of history.json or shared.json that hangs could replace
+/// the new process's file at any later time: it refuses the upgrade, as often as one is asked for,
+/// and holds up nothing else. It is written once, and by one thread.
+#[test]
+fn a_write_that_hangs_beside_the_state_refuses_the_upgrade() {
+    let application = Application::ok();
+    for (name, thread) in [
+        ("history.json", "weir-history"),
+        ("shared.json", "weir-shared"),
+    ] {
+        println!("{name}");
+        let state = state_dir();
+        // Without one, and without anything to keep, it is not written.
+        fs::write(state.path().join("shared.json"), "{}").expect("writes");
+        let program = Path::new(env!("CARGO_BIN_EXE_weir"));
+        let mut service = Service::start_at(program, &application, state, "");
+        let asking = Asking::service(&service);
+        service.ban();
+        let (serving, earlier) = (service.serving(), service.processes());
+        let hanging = service.state.path().join(HANGING);
+        let path = service.state.path().join(format!(".{name}.tmp"));
+        fs::write(&hanging, path.as_os_str().as_encoded_bytes()).expect("writes");
+        for _ in 0..3 {
+            let ran = service.upgrade();
+            assert_eq!(ran.code, 1, "{}", ran.err);
+            let why = format!("this process goes on: the state was not written: {name} is still");
+            assert!(ran.err.contains(&why), "{}", ran.err);
+            service.goes_on(serving, &earlier);
+            service.is_whole();
+            assert_eq!(threads_of(serving, thread), 1);
+        }
+        fs::remove_file(&hanging).expect("removes");
+        // The write that hung may need another moment.
+        wait_for_within(LONG, "an upgrade", || {
+            (service.upgrade().code == 0).then_some(())
+        });
+        wait_until("another process", || service.serving() != serving);
+        service.is_whole();
+        asking.finish();
+    }
+}
+
+/// How many threads of this process have this name.
+fn threads_of(process: Pid, name: &str) -> usize {
+    let tasks = fs::read_dir(format!("/proc/{}/task", process.as_raw_nonzero())).expect("threads");
+    let names = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    names.filter(|found| found.trim_end() == name).count()
+}
+
 /// RESTART-4: settings that gain an admin listener on a port in use, or a control socket where
 /// there is no directory, are found before the old process gives anything up.
 #[test]
@@ -816,6 +884,50 @@ fn a_log_that_is_rotated_meanwhile_is_opened_anew() {
     });
     service.fail_no_more();
     service.is_whole();
+}
+
+/// RESTART-4, STATE-2: the new process acknowledges nothing before it has reported that it serves.
+/// Until then the old one may kill it and take its state back, which would lack such a ban.
+#[test]
+fn a_ban_is_acknowledged_by_the_process_that_stays() {
+    let application = Application::ok();
+    let program = Path::new(env!("CARGO_BIN_EXE_weir"));
+    // Only the journal holds a new ban.
+    let settings = "WAF_STATE_WRITE_DELAY=1h\n";
+    let mut service = Service::start_at(program, &application, state_dir(), settings);
+    service.ban();
+    service.fail_at("new", "serving", "hang");
+    let before = service.serving();
+    let (path, upgrading) = (service.state.path().to_owned(), AtomicBool::new(true));
+    let (ran, acknowledged) = std::thread::scope(|scope| {
+        let upgrade = scope.spawn(|| {
+            let ran = command::run(&path, &["upgrade", "--json"]);
+            upgrading.store(false, Ordering::Relaxed);
+            ran
+        });
+        let mut acknowledged = Vec::new();
+        while upgrading.load(Ordering::Relaxed) {
+            let netblock = banned(service.bans);
+            // The connection of a process that is killed breaks.
+            if service.try_post_ban().is_some_and(|status| status == 201) {
+                acknowledged.push(netblock);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        (upgrade.join().expect("it has run"), acknowledged)
+    });
+    assert_eq!(ran.code, 1, "{}", ran.err);
+    assert!(ran.err.contains("it has said nothing for"), "{}", ran.err);
+    service.goes_on(before, &[]);
+    for client in acknowledged {
+        let ask = get(
+            "/",
+            &[("X-Forwarded-For", &client), ("Connection", "close")],
+        );
+        assert_eq!(exchange(service.address, &ask).status, 429, "{client}");
+    }
+    service.fail_no_more();
+    service.upgrade_well();
 }
 
 /// RESTART-4: once `weir upgrade` has answered, whoever asks next reaches the process that serves,

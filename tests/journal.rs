@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io::Write;
+use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -319,5 +320,60 @@ fn a_ban_behind_a_directory_outlives_a_kill() {
     let weir = start(&application, &state);
     for client in ["10.1.0.7", "10.2.0.7", "10.3.0.7"] {
         assert_eq!(weir.get("/exempt", client).status, 429, "{client}");
+    }
+}
+
+/// STATE-10, STATE-2: behind the last number that a line may have, or a number in the copy beside
+/// bans.json that no line has, there is none for the next line: a ban that is acknowledged then is
+/// in the document, and outlives a kill.
+#[test]
+fn a_ban_behind_a_forged_number_outlives_a_kill() {
+    const LAST: u64 = 1 << 48;
+    let application = Application::ok();
+    let forge_line = |state: &Path| {
+        let path = state.join("bans.journal");
+        let mut file = fs::File::options().append(true).open(path).expect("opens");
+        writeln!(file, "{{\"number\":{LAST}}}").expect("writes");
+    };
+    let forge_copy = |number: u64| {
+        move |state: &Path| {
+            let path = state.join(".bans.json.base");
+            let text = fs::read_to_string(&path).expect("the copy");
+            let (document, trailer) = text.trim_end().rsplit_once('\n').expect("a last line");
+            let mut trailer: Value = serde_json::from_str(trailer).expect("JSON");
+            trailer["history"]["journal"] = json!(number);
+            fs::write(&path, format!("{document}\n{trailer}\n")).expect("writes");
+        }
+    };
+    let forgeries: [&dyn Fn(&Path); 4] = [
+        &forge_line,
+        &forge_copy(LAST),
+        &forge_copy(LAST + 1),
+        &forge_copy(u64::MAX),
+    ];
+    for (number, forge) in forgeries.into_iter().enumerate() {
+        let state = state_dir();
+        let mut weir = start(&application, &state);
+        weir.ban("netblock", "10.1.0.0/24", "1h");
+        wait_until("lines", || {
+            weir.ban("netblock", "10.2.0.0/24", "1h");
+            !journal(&weir).is_empty()
+        });
+        weir.kill();
+        forge(state.path());
+        let mut weir = start(&application, &state);
+        for netblock in ["10.3.0.0/24", "10.4.0.0/24"] {
+            let answer = weir.ban("netblock", netblock, "1h");
+            assert_eq!(answer.get("persisted"), None, "{number}: {answer}");
+        }
+        weir.kill();
+        let weir = start(&application, &state);
+        for client in ["10.1.0.7", "10.3.0.7", "10.4.0.7"] {
+            assert_eq!(
+                weir.get("/exempt", client).status,
+                429,
+                "{number}: {client}"
+            );
+        }
     }
 }

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::os::unix::fs::MetadataExt as _;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt, chown};
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
@@ -752,5 +752,51 @@ fn a_stop_leaves_what_has_not_changed_and_causes_that_are_not_known() {
         let mut weir = Weir::start_at(application.address(), &state, &[EXEMPT]);
         weir.stop();
         assert_eq!(seen(), before);
+    }
+}
+
+/// STATE-6: wherever the system refuses a thread, the start ends with a sentence, not by a panic.
+#[test]
+#[ignore = "needs root, to be another user"]
+fn a_refused_thread_ends_the_start_with_a_sentence() {
+    // The bound counts all processes of a user: this one has no others.
+    const USER: u32 = 61_234;
+    const PANIC: Option<i32> = Some(101);
+    let place = state_dir();
+    fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).expect("chmod");
+    let program = place.path().join("weir");
+    fs::copy(env!("CARGO_BIN_EXE_weir"), &program).expect("a copy");
+    for most in 1.. {
+        let state = state_dir();
+        chown(state.path(), Some(USER), Some(USER)).expect("chown");
+        let log = place.path().join(format!("{most}.log"));
+        let mut starting = Command::new("setpriv")
+            .args([
+                &format!("--reuid={USER}"),
+                &format!("--regid={USER}"),
+                "--clear-groups",
+            ])
+            .args(["prlimit", &format!("--nproc={most}")])
+            .arg(&program)
+            .env("WAF_LISTEN", "127.0.0.1:0")
+            .env("WAF_UPSTREAM", "http://127.0.0.1:9")
+            .env("WAF_STATE_DIR", state.path())
+            .env("WAF_LOOKUP_SOURCE", "off")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(fs::File::create(&log).expect("a file"))
+            .spawn()
+            .expect("setpriv runs");
+        let said = || fs::read_to_string(&log).expect("the log");
+        let ended = wait_for("its end, or a service", || {
+            let ended = starting.try_wait().expect("its state");
+            (ended.is_some() || said().contains("\"listening\"")).then_some(ended)
+        });
+        let Some(status) = ended else {
+            starting.kill().expect("kills");
+            starting.wait().expect("its end");
+            break;
+        };
+        assert_ne!(status.code(), PANIC, "{most}: {}", said());
     }
 }

@@ -191,14 +191,15 @@ impl Drop for Noted<'_> {
 
 /// A test can have a file stand for one of a mount that hangs: `WEIR_TEST_HANGING_FILE=<file>`
 /// names a file whose text is a path; for as long as it says so, nobody gets past an open of that
-/// path. `<file>.reached` is there once somebody is held. Not in a release build.
+/// path, nor past making a state file there. `<file>.reached` is there once somebody is held. Not
+/// in a release build.
 #[cfg(debug_assertions)]
-mod test_hook {
+pub(crate) mod test_hook {
     use std::os::unix::ffi::OsStrExt as _;
     use std::path::Path;
     use std::time::Duration;
 
-    pub(super) fn hang_if_asked(path: &Path) {
+    pub(crate) fn hang_if_asked(path: &Path) {
         let Some(asked) = std::env::var_os("WEIR_TEST_HANGING_FILE") else {
             return;
         };

@@ -145,6 +145,37 @@ pub(crate) fn wait_for_end(pid: Pid) {
     wait_until("the end of a process", || !is_running(pid));
 }
 
+/// The columns of /proc/net/tcp with a socket's own address, and with the other end's.
+pub(crate) const OWN_ADDRESS: usize = 1;
+pub(crate) const OTHER_ADDRESS: usize = 2;
+
+/// Waits until the established connections of this process with this port in this column have a
+/// timer of TCP keep-alive, and there is one at least.
+#[track_caller]
+pub(crate) fn wait_for_keep_alive(pid: u32, port: u16, column: usize) {
+    // Its sockets alone: ports of other connections on this machine may be the same ones.
+    let is_ours = |inode: &str| {
+        let files = fs::read_dir(format!("/proc/{pid}/fd")).expect("its files");
+        let socket = format!("socket:[{inode}]");
+        let mut targets = files.filter_map(|file| fs::read_link(file.ok()?.path()).ok());
+        targets.any(|target| target.as_os_str() == &*socket)
+    };
+    let port = format!(":{port:04X}");
+    wait_until("a timer of keep-alive", || {
+        let table = fs::read_to_string("/proc/net/tcp").expect("the sockets");
+        let lines = table
+            .lines()
+            .map(|line| line.split_whitespace().collect::<Vec<_>>());
+        // 01: established. The table is read in pieces: a connection may be in it twice.
+        let ours: Vec<_> = lines
+            .filter(|line| line[column].ends_with(&port) && line[3] == "01" && is_ours(line[9]))
+            .collect();
+        // 02: the timer of keep-alive.
+        let timed = ours.iter().all(|line| line[5].starts_with("02"));
+        timed && !ours.is_empty()
+    });
+}
+
 /// Whether a process catches the last of the signals that it sets handlers for.
 pub(crate) fn has_handlers(pid: Pid) -> bool {
     let status = fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero()));

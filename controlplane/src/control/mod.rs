@@ -16,6 +16,7 @@ use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
@@ -29,12 +30,14 @@ use crate::wiring::ControlHandle;
 mod http;
 mod places;
 mod socket;
+mod unread;
 
 use http::Shared;
 use places::Places;
 pub use socket::SocketError;
 pub(crate) use socket::occupied;
 use socket::{Socket, may_speak};
+use unread::Impatient;
 
 /// The most connections of the socket, and of the admin listener, at the same time; further ones
 /// wait in the system's queue. The reserve of descriptors covers all of them (CONN-4).
@@ -110,8 +113,8 @@ impl Listeners {
             None => wanted.map(bind_admin).transpose()?,
         };
         if let Some(admin) = &admin {
-            admin
-                .set_nonblocking(true)
+            let set = admin.set_nonblocking(true);
+            set.and_then(|()| keep_alive(admin).map_err(io::Error::from))
                 .map_err(|error| ListenError::Admin {
                     address: admin.local_addr().unwrap_or(([0, 0, 0, 0], 0).into()),
                     error,
@@ -186,6 +189,15 @@ impl Listeners {
         server.thread = Some(thread);
         Ok(server)
     }
+}
+
+/// Has the system ask the clients of this listener whether they are still there, after a minute of
+/// silence: a stream without news would keep the place of one that is gone for ever.
+fn keep_alive(listener: &TcpListener) -> rustix::io::Result<()> {
+    sockopt::set_socket_keepalive(listener, true)?;
+    sockopt::set_tcp_keepidle(listener, Duration::from_secs(60))?;
+    sockopt::set_tcp_keepintvl(listener, Duration::from_secs(15))?;
+    sockopt::set_tcp_keepcnt(listener, 4)
 }
 
 fn bind_admin(address: SocketAddr) -> Result<TcpListener, ListenError> {
@@ -408,6 +420,7 @@ where
     let place = places.take().await;
     let shared = Arc::clone(shared);
     tokio::spawn(async move {
+        let stream = Impatient::new(stream);
         let mut served = pin!(http::serve(stream, shared, door, &place));
         let mut gives_way = pin!(place.gives_way());
         let ends = poll_fn(|cx| {

@@ -116,14 +116,16 @@ impl StateFiles {
         // clients.json, when full, is as large as the others together: two threads halve the wait
         // for the first answer.
         let (clients, others) = std::thread::scope(|scope| {
-            let clients = scope.spawn(|| dir.read::<ClientsFile>(known.clients));
+            let thread = std::thread::Builder::new();
+            let clients = thread.spawn_scoped(scope, || dir.read::<ClientsFile>(known.clients));
+            let clients = clients.map_err(StateError::Thread)?;
             let others = (|| {
                 let bans = dir.read::<BansFile>(known.bans)?;
                 let lookups = dir.read::<LookupsFile>(known.lookups)?;
                 Ok::<_, StateError>((bans, lookups, dir.read::<AlertsFile>(known.alerts)?))
             })();
-            (clients.join(), others)
-        });
+            Ok::<_, StateError>((clients.join(), others))
+        })?;
         let (bans, lookups, alerts) = others?;
         let (bans, read_bans, first) = bans;
         let (lookups, read_lookups, third) = lookups;

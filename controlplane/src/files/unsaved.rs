@@ -16,6 +16,7 @@ use crate::bans::document::BanKey;
 use crate::bans::journal::BanLine;
 use crate::bans::ledger::changes::LedgerChange;
 use crate::state::Stand;
+use crate::state::journal::LAST_NUMBER;
 
 /// With at most so many bans, the pause between two documents is one write delay: they have some
 /// 700 kB.
@@ -29,6 +30,9 @@ const MANY: usize = 10_000;
 const MAX_LINE: usize = 4096;
 /// So few changes are always written as a line.
 const SMALL_LINE: usize = 64;
+/// The last line that is written. Only a file that somebody else wrote has such a number: documents
+/// hold every change from then on.
+const LAST_LINE: u64 = LAST_NUMBER / 2;
 
 /// Changes that must be written, and where.
 pub(super) struct Unsaved {
@@ -134,11 +138,11 @@ impl Unsaved {
     }
 
     /// A line with all changes; none if they are so many of the `held` bans that a document is
-    /// cheaper.
+    /// cheaper, or if no number is left.
     pub(super) fn take_line(&mut self, held: usize) -> Option<BanLine> {
         let count = self.changes.len();
         let is_large = count > MAX_LINE || (count > SMALL_LINE && count > held / 4);
-        if self.closed.is_some() || is_large {
+        if self.closed.is_some() || is_large || self.number >= LAST_LINE {
             return None;
         }
         self.number += 1;

@@ -23,7 +23,7 @@ use crate::faults::{Faults, PartFault};
 mod file;
 
 use file::Lost;
-pub(crate) use file::{Found, JOURNAL, Line, Standing, look, read};
+pub(crate) use file::{Found, JOURNAL, LAST_NUMBER, Line, Standing, look, read};
 pub(super) use file::{Tail, forget};
 
 /// Changes that may wait for the disk. More are refused: a document holds them then.

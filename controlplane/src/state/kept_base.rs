@@ -21,6 +21,7 @@ use sha2::{Digest, Sha256};
 
 use super::diff::History;
 use super::document::Document;
+use super::journal::LAST_NUMBER;
 use super::stat::{self, Hash, Seen};
 use super::step::Step;
 use super::store::{Staged, Store};
@@ -106,14 +107,17 @@ pub(super) fn read<D: Document>(dir: &Path) -> Option<KeptBase<D::Key>> {
     base
 }
 
-/// Takes the document and its history apart; none if they do not belong together.
+/// Takes the document and its history apart; none if they do not belong together, or if no service
+/// wrote this number of a line.
 fn split<K: DeserializeOwned>(mut bytes: Vec<u8>, seen: Seen) -> Option<KeptBase<K>> {
     let whole = bytes.strip_suffix(b"\n")?;
     let end = whole.iter().rposition(|byte| *byte == b'\n')? + 1;
     let trailer: Trailer<K> = serde_json::from_slice(bytes.get(end..)?).ok()?;
     bytes.truncate(end);
     let hash: Hash = Sha256::digest(&bytes).into();
-    (hash == trailer.sha256).then_some(KeptBase {
+    let number = trailer.history.journal;
+    let is_believed = number.is_none_or(|number| number <= LAST_NUMBER);
+    (hash == trailer.sha256 && is_believed).then_some(KeptBase {
         seen,
         document: bytes,
         hash,

@@ -133,6 +133,8 @@ impl Store {
 
 /// A new file that nobody else can read: state holds addresses of visitors.
 pub(crate) fn create(path: &Path) -> io::Result<File> {
+    #[cfg(debug_assertions)]
+    guarded::test_hook::hang_if_asked(path);
     OpenOptions::new()
         .write(true)
         .create_new(true)

@@ -26,8 +26,9 @@ const DIRECTORY: &str = "bans.journal.directory";
 /// The most bytes that are written at once. What is larger goes into a document.
 const MAX_APPEND: usize = 32 << 20;
 
-/// No line that a service wrote has a larger number.
-const LAST_NUMBER: u64 = 1 << 48;
+/// The largest number that is believed, of a line or of a base. The service itself writes no line
+/// with a number above half of it, so it never comes to a number that it would not read.
+pub(crate) const LAST_NUMBER: u64 = 1 << 48;
 
 /// A batch of changes.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -192,7 +193,6 @@ pub(super) fn lines<E: DeserializeOwned, K: DeserializeOwned>(
             continue;
         }
         match serde_json::from_slice::<Line<E, K>>(text) {
-            // A number behind it must be left for each line that is still to come.
             Ok(line) if line.number > LAST_NUMBER => damaged += 1,
             Ok(line) if line.number > found.last => {
                 found.last = line.number;
