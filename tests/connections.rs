@@ -13,7 +13,7 @@ use crate::support::process::{OTHER_ADDRESS, OWN_ADDRESS, wait_for_keep_alive};
 use crate::support::raw_client::{Connection, Response, ends_toward, get, request};
 use crate::support::transport::{self, Transport};
 use crate::support::weir::{ADMIN_TOKEN, METRICS_TOKEN, Weir, state_dir};
-use crate::support::{GATHERED, wait_for, wait_until};
+use crate::support::{GATHERED, PATIENCE, wait_for, wait_until};
 
 /// Nobody is a trusted proxy: every peer is a client, and loopback has many.
 const NO_PROXY: (&str, &str) = ("WAF_TRUSTED_PROXIES", "192.0.2.1");
@@ -930,6 +930,37 @@ fn an_upload_whose_client_has_gone_ends() {
     }
     connection.finish_sending();
     assert_eq!(weir.line_of("/ended")["action"], "client_aborted");
+}
+
+/// CONN-1: a request ends once its client has reset the connection, though more of the client, sent
+/// behind the request, was not read. It would hold its place at the application meanwhile.
+#[test]
+fn a_reset_behind_what_is_unread_ends_the_request() {
+    let (tell, arrived) = std::sync::mpsc::channel();
+    let (release, wait) = std::sync::mpsc::channel::<()>();
+    let wait = std::sync::Mutex::new(wait);
+    let application = Application::start(move |_| {
+        tell.send(()).expect("the test");
+        // Until the test ends.
+        let _ = wait.lock().expect("the channel").recv();
+        After::Close
+    });
+    let _release = release;
+    let patient = ("WAF_UPSTREAM_TIMEOUT", "5m");
+    let weir = Weir::start(&application, &[ONE_WORKER, patient]);
+    for (target, in_one_write) in [("/together", true), ("/apart", false)] {
+        let (first, second) = (get(target, &[]), get("/behind", &[]));
+        let mut connection = Connection::open(weir.address());
+        let (first, rest) = match in_one_write {
+            true => ([first, second].concat(), Vec::new()),
+            false => (first, second),
+        };
+        connection.send(&first);
+        arrived.recv_timeout(PATIENCE).expect("the request");
+        connection.send(&rest);
+        connection.reset();
+        assert_eq!(weir.line_of(target)["action"], "client_aborted", "{target}");
+    }
 }
 
 /// CONN-9: a body of one-byte chunks is ended before it costs what a large upload does.

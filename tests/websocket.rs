@@ -1,6 +1,7 @@
 //! WebSockets: a tunnel where both ends asked for one, counted each way, and closed on both ends
 //! (LIMIT-5, CONN-10).
 
+use std::net::TcpStream;
 use std::sync::mpsc;
 
 use crate::support::application::{After, Application};
@@ -93,6 +94,35 @@ fn a_websocket_is_a_tunnel() {
     assert_eq!(line["action"], "passed");
     assert_eq!(line["bytes"]["request"], 7 + 20 + 100_000);
     assert_eq!(line["bytes"]["response"], 8 + 7 + 20 + 100_000);
+}
+
+/// RESTART-1: a handshake that is read at a stop makes a WebSocket, which ends as a running answer
+/// does: what was said to end with its answer is no longer a connection of requests.
+#[test]
+fn a_handshake_at_a_stop_makes_a_websocket() {
+    let application = echoing();
+    // One worker: what was sent before a request that is answered, was read before it.
+    let settings = [("WAF_WORKERS", "1"), ("WAF_SHUTDOWN_TIMEOUT", "20s")];
+    let mut weir = Weir::start(&application, &settings);
+    let mut connection = Connection::open(weir.address());
+    let handshake = handshake("/ws", "203.0.113.7");
+    let (begin, rest) = handshake.split_at(20);
+    connection.send(begin);
+    weir.get("/read", "203.0.113.7").expect(426);
+    weir.signal("TERM");
+    wait_until("closed listeners", || {
+        TcpStream::connect(weir.address()).is_err()
+    });
+    connection.send_what_is_taken(rest);
+    connection.response().expect(101);
+    assert_eq!(connection.bytes(8).expect("the greeting"), b"greeting");
+    connection.send(b"bye");
+    assert_eq!(connection.bytes(3).expect("the echo"), b"bye");
+    assert!(connection.ends());
+    assert_eq!(weir.wait().code(), Some(0), "{}", weir.process_log_text());
+    let line = weir.line_of("/ws");
+    assert_eq!(line["action"], "passed");
+    assert_eq!(line["bytes"]["request"], 3);
 }
 
 /// Bytes that a client sends before the 101 are counted and carried, not lost.

@@ -395,6 +395,16 @@ fn heads() -> Vec<Case> {
             ],
             Stream(PROTOCOL),
         ),
+        // h2spec wants the stream to be reset. The library leaves the field out.
+        case(
+            "8.1 a pseudo field among trailers",
+            vec![
+                open(),
+                frame(DATA, 0, 1, b"x"),
+                frame(HEADERS, WHOLE, 1, &block(&[(":path", b"/other")])),
+            ],
+            Well,
+        ),
         case("8.2 upper case", with(&[("X-Test", b"y")]), Malformed),
         case("8.2.1 a blank in a name", with(&[("x y", b"z")]), Malformed),
         case("8.2.1 a colon in a name", with(&[("x:y", b"z")]), Malformed),

@@ -233,11 +233,13 @@ impl Candidates {
 }
 
 impl Downstream {
-    /// Whether the client has certainly gone before its whole body came: it has reset the
-    /// connection, or has ended its side with less sent than it had announced. The end of its side
-    /// alone says nothing: it may have sent all and wait for the response.
+    /// Whether the client has certainly gone, where the next read does not tell: something that it
+    /// sent comes first, which is not read for now. It has reset the connection, or has ended its
+    /// side with less of a body sent than it had announced. The end of its side alone says nothing:
+    /// it may have sent all and wait for the response.
     pub(super) fn has_broken_off(&self) -> bool {
-        if !self.upload().is_unread() {
+        let is_upload = self.upload().is_unread();
+        if !is_upload && !self.sent_more.get() && !self.has_unread() {
             return false;
         }
         let io = self.io.borrow();
@@ -249,7 +251,7 @@ impl Downstream {
             return true;
         }
         // Over TLS the bytes are those of records.
-        let can_count = ready.is_read_closed() && !io.is_tls();
+        let can_count = is_upload && ready.is_read_closed() && !io.is_tls();
         can_count && rustix::io::ioctl_fionread(socket).is_ok_and(|left| self.upload().lacks(left))
     }
 }

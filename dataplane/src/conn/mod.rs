@@ -216,7 +216,8 @@ impl Downstream {
     }
 
     /// Whether the client has closed the connection while its request is being answered, whose body
-    /// has come. What it sent behind the request hides a close behind that.
+    /// has come. What it sent behind the request hides a close behind that; a reset is found by the
+    /// sweeper.
     pub fn has_gone(&self, cx: &mut Context<'_>) -> bool {
         if self.is_idle() || self.sent_more.get() || self.has_unread() || !self.is_body_taken() {
             return false;

@@ -207,7 +207,8 @@ impl Answer {
         self.ended = !has_body;
         self.body = body;
         self.text = text;
-        self.closes = !to.keeps;
+        // Behind a 101 the connection is the WebSocket's, whatever was to become of it.
+        self.closes = !to.keeps && !switches;
     }
 
     /// Whether the connection closes behind it.

@@ -65,7 +65,7 @@ async fn send(exchange: &mut Exchange, mut body: RequestBody) -> Result<Received
     let encoder = body.framing(exchange.head.length);
     let repeatable = body.is_end() && method.is_idempotent();
     if !body.is_end() {
-        let gathered = Box::pin(body.gather()).await;
+        let gathered = poll_fn(|cx| body.poll_gather(cx)).await;
         if gathered.is_err() {
             let failure = body_failure(downstream);
             // Refused before a byte of it was passed on (LIMIT-5).

@@ -218,19 +218,18 @@ impl RequestBody {
     ///
     /// # Errors
     /// The body does not go on.
-    pub async fn gather(&mut self) -> Result<(), CutOff> {
+    pub fn poll_gather(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), CutOff>> {
         let Self::Streaming(body) = self else {
-            return Ok(());
+            return Poll::Ready(Ok(()));
         };
         while body.gathered.content.len() < GATHERED && !body.incoming.is_end() {
-            let next = poll_fn(|cx| body.poll_beginning(cx)).await;
-            let Some(piece) = next.transpose()? else {
+            let Some(piece) = ready!(body.poll_beginning(cx)).transpose()? else {
                 break;
             };
             body.gathered.add(piece);
         }
         body.downstream.end_beginning();
-        Ok(())
+        Poll::Ready(Ok(()))
     }
 
     /// The application takes nothing: the client is not waited for meanwhile (CONN-7).
