@@ -514,6 +514,18 @@ fn a_target_is_explained_with_its_query() {
     assert!(both.err.contains("expected one"), "{}", both.err);
 }
 
+/// CONTROL-5: a request is explained by its id as soon as its refusal is answered.
+#[test]
+fn a_request_that_was_just_refused_is_explained() {
+    let application = Application::ok();
+    let weir = Weir::start(&application, &[("WAF_DENY_NETS", "203.0.113.0/24")]);
+    for _ in 0..5 {
+        let refused = weir.get("/", "203.0.113.7").expect(429).json();
+        let id = refused["request_id"].as_str().expect("an id");
+        run(&weir.state_path(""), &["explain", "--request", id]).ends(1, "");
+    }
+}
+
 /// CONTROL-5: a ban, a list, a limit and a free way are explained in words, with the exit status of
 /// the answer; a request is found by its id in the bans and in the log. Nothing is charged.
 #[test]

@@ -298,6 +298,34 @@ fn an_emptied_engine_has_everything_again() {
     third.wait_until_served("203.0.113.7");
 }
 
+/// FLEET-15, FLEET-13: an engine that is emptied over open connections has everything again,
+/// without a further change: an instance that was away meanwhile learns of a lift made before.
+#[test]
+#[ignore = "needs redis-server"]
+fn an_engine_that_is_emptied_as_it_runs_has_everything_again() {
+    let (application, engine) = (Application::ok(), Engine::start());
+    let state = state_dir();
+    let one = start(&application, &engine, "edge-1");
+    let mut other = start_at(&application, &state, &settings(&engine, "edge-2"));
+    wait_in_step(&one, 2);
+    one.ban("client", "203.0.113.7", "1h");
+    one.ban("client", "198.51.100.7", "1h");
+    other.wait_until_refused("203.0.113.7");
+    other.wait_until_refused("198.51.100.7");
+    other.stop();
+    drop(other);
+    let lifted = one.admin("DELETE", "/_waf/bans/203.0.113.7", None);
+    lifted.expect(200);
+    engine.ask(&[b"FLUSHALL"]);
+    wait_until("the log again", || {
+        !engine.told("XLEN weir:{weir}:log").starts_with(":0")
+    });
+    let other = start_at(&application, &state, &settings(&engine, "edge-2"));
+    other.wait_until_served("203.0.113.7");
+    wait_in_step(&one, 2);
+    other.get("/", "198.51.100.7").expect(429);
+}
+
 /// FLEET-2, FLEET-3: without the engine an instance starts, serves and bans by itself; it says that
 /// it is alone, and goes to the fleet by itself once the engine is there.
 #[test]
@@ -319,6 +347,40 @@ fn a_start_does_not_wait_for_the_engine() {
     let other = start(&application, &engine, "edge-2");
     other.wait_until_refused("198.51.100.7");
     assert_eq!(other.metric("waf_fleet_connected"), Some(1.0));
+}
+
+/// FLEET-14: `weir bans add` and `lift` say in words where the change is in force, and without an
+/// engine that the others are told later.
+#[test]
+#[ignore = "needs redis-server"]
+fn commands_say_where_a_change_is_in_force() {
+    let (application, mut engine) = (Application::ok(), Engine::start());
+    let one = start(&application, &engine, "edge-1");
+    let other = start(&application, &engine, "edge-2");
+    wait_in_step(&one, 2);
+    wait_in_step(&other, 2);
+    let said = |line: &[&str], code: i32| {
+        let ran = run(one.state_path("").as_path(), line);
+        assert_eq!(ran.code, code, "{}{}", ran.out, ran.err);
+        ran.out
+    };
+    for line in [
+        &["bans", "add", "203.0.113.0/24"][..],
+        &["bans", "lift", "203.0.113.7"],
+    ] {
+        let told = said(line, 0);
+        for name in ["edge-1", "edge-2"] {
+            assert!(told.contains(name), "{told}");
+        }
+    }
+    engine.kill();
+    wait_until("alone", || fleet(&one)["state"] == "alone");
+    let queued = "queued: no engine of the fleet answers";
+    let told = said(&["bans", "add", "203.0.113.0/24"], 0);
+    assert!(told.contains(queued), "{told}");
+    // It may still end a ban of another instance.
+    let told = said(&["bans", "lift", "198.51.100.7"], 1);
+    assert!(told.contains(queued), "{told}");
 }
 
 /// FLEET-25, FLEET-24: an instance with another key is told apart, and nothing of it is taken in;

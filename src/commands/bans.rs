@@ -271,7 +271,7 @@ fn add(given: &Add) -> Result<ExitCode, Failure> {
     if given.asking.json {
         return print_json(&ban);
     }
-    out(&format!("{done} {}\n", in_words(&made)));
+    out(&format!("{done} {}\n{}", in_words(&made), in_fleet(&ban)));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -370,6 +370,27 @@ fn in_words(made: &Banned) -> String {
     format!("{} ({end}{observed}{late})", made.ban.netblock)
 }
 
+/// Where in the fleet an answer is in force: a line, if there is a fleet (FLEET-14).
+fn in_fleet(answer: &Value) -> String {
+    let fleet = &answer["fleet"];
+    if fleet["queued"] == true {
+        return "queued: no engine of the fleet answers, and the other instances are told later\n"
+            .to_owned();
+    }
+    let names = |member: &str| {
+        let names = fleet[member].as_array().into_iter().flatten();
+        let names: Vec<String> = names.filter_map(Value::as_str).map(plain).collect();
+        (!names.is_empty()).then(|| names.join(", "))
+    };
+    let parts = [("in force at", "in_force"), ("pending at", "pending")];
+    let parts = parts.map(|(words, member)| Some(format!("{words} {}", names(member)?)));
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    match parts.is_empty() {
+        true => String::new(),
+        false => format!("{}\n", parts.join("; ")),
+    }
+}
+
 fn lift(given: &Lift) -> Result<ExitCode, Failure> {
     let place = Place::of(&given.asking)?;
     let target = format!("/v1/bans/{}", percent_encoded(&given.subject));
@@ -378,7 +399,8 @@ fn lift(given: &Lift) -> Result<ExitCode, Failure> {
     if given.asking.json {
         print_json(&answer)?;
     } else {
-        out(&lifted_in_words(&lifted, persisted, &given.subject));
+        let words = lifted_in_words(&lifted, persisted, &given.subject);
+        out(&format!("{words}{}", in_fleet(&answer)));
     }
     Ok(ExitCode::from(if lifted.is_empty() { EXIT_NO } else { 0 }))
 }

@@ -20,6 +20,11 @@ use super::common::{
 use super::log_search::{self, LogFile};
 use super::text::{bytes, count, end_in_words, maybe, plain, span, until_end};
 
+/// How often, and after which pause, the service is asked again for a request that it does not know
+/// yet: its workers hand on what they have refused 20 times a second.
+const TRIES: usize = 4;
+const AGAIN: Duration = Duration::from_millis(50);
+
 /// The arguments of `weir explain`.
 #[derive(Args, Debug)]
 pub struct Explain {
@@ -131,7 +136,15 @@ fn explained(place: &Place, asked: &Asked) -> Result<Value, Failure> {
 /// that led to a ban; older requests are looked up in its log file.
 fn by_id(place: &Place, id: &str) -> Result<Value, Failure> {
     let target = format!("/v1/explain?request={}", percent_encoded(id));
-    let answer = place.expect(Method::GET, &target, None)?;
+    let ask = || place.expect(Method::GET, &target, None);
+    let mut answer = ask()?;
+    for _ in 0..TRIES {
+        if answer.status != StatusCode::NOT_FOUND {
+            break;
+        }
+        std::thread::sleep(AGAIN);
+        answer = ask()?;
+    }
     if answer.status != StatusCode::NOT_FOUND {
         return answer.good();
     }

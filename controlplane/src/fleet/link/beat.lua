@@ -1,7 +1,10 @@
 -- An instance shows that it lives. Those that have not for three days are forgotten, also those that have left
 -- and say nothing since. Answers the time in milliseconds and, of each that says something, the latest first:
 -- origin, when, what it says.
--- KEYS: when, what, last numbers of the log, those of the counts. ARGV: origin, what it says, how many at most.
+-- An engine that was emptied over an open connection knows nothing of its hello: the instance says hello again,
+-- and gives the engine what it lacks.
+-- KEYS: when, what, last numbers of the log, those of the counts. ARGV: origin, what it says, how many at most,
+-- what this connection has said hello with.
 local function of(key, kind)
   local held = redis.call('TYPE', key).ok
   if held ~= 'none' and held ~= kind then redis.call('DEL', key) end
@@ -11,6 +14,9 @@ of(KEYS[2], 'hash')
 of(KEYS[3], 'hash')
 of(KEYS[4], 'hash')
 of(KEYS[5], 'hash')
+local connection = redis.call('HGET', KEYS[3], ARGV[1] .. '#')
+if not connection then return redis.error_reply('ERR the engine was emptied') end
+if connection ~= ARGV[4] then return redis.error_reply('ERR a later connection of this instance is there') end
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 for _, gone in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now - 259200000, 'LIMIT', 0, 64)) do

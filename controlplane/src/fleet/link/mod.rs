@@ -338,6 +338,7 @@ impl Engine for Link {
                 me.as_str().into(),
                 sealed.to_vec(),
                 MAX_INSTANCES.to_string().into(),
+                self.hello.clone(),
             ],
         };
         self.ask_ahead(Ahead::Beat, &script.command())

@@ -459,6 +459,27 @@ fn beats_of_a_clock_that_was_ahead_stand_still() {
     assert_eq!(times[0], times[1]);
 }
 
+/// FLEET-15: an engine that was emptied over an open connection says so to the next beat, as it
+/// does where a later connection of the instance is there; after a new hello beats are taken again.
+#[test]
+#[ignore = "needs redis-server"]
+fn a_beat_notices_an_emptied_engine() {
+    let server = Server::start(&[]);
+    let (mut link, mut later) = (server.link(), server.link());
+    let me = origin("a");
+    link.hello(&me, BEGINNING, 1).unwrap();
+    beat(&mut link, &me, b"alive");
+    link.ask(&redis::cmd("FLUSHALL")).unwrap();
+    link.beat(&me, b"alive").unwrap();
+    assert!(link.answer(LONG).is_err());
+    later.hello(&me, BEGINNING, 2).unwrap();
+    assert_eq!(beat(&mut later, &me, b"alive").members.len(), 1);
+    let mut link = server.link();
+    link.hello(&me, BEGINNING, 3).unwrap();
+    later.beat(&me, b"alive").unwrap();
+    assert!(later.answer(LONG).is_err());
+}
+
 /// FLEET-6, FLEET-15, FLEET-28: an instance that has left is not named, and its numbers stay until
 /// it was silent for three days: a batch that it has sent over an earlier connection does not count
 /// as its first. Then the engine has nothing of it.
@@ -484,6 +505,7 @@ fn the_numbers_of_one_that_has_left_go_later() {
         names.collect::<Vec<_>>()
     };
     let mut others = server.link();
+    others.hello(&other, BEGINNING, 3).unwrap();
     assert_eq!(members(&mut others), ["b"]);
     earlier.append(&me, 1, b"late").unwrap();
     assert!(earlier.answer(LONG).is_err());
