@@ -211,7 +211,8 @@ impl Prepared {
         )
         .map_err(|error| unfit(&error))?;
         let ask = lookups.asking();
-        let names = CrawlerNames::new(settings, clock.clone(), Arc::clone(&clients));
+        let (names, spared) = (Arc::clone(&clients), Arc::clone(&self.shared.spared));
+        let names = CrawlerNames::new(settings, clock.clone(), names, spared);
         let (breaks_up, breaks) = bounded(MAX_BREAKS);
         let (finished_up, finished) = bounded(MAX_FINISHED);
         let feeds = Feeds {

@@ -8,6 +8,7 @@ use super::{
 };
 use crate::schemas::{fits, schema, validator};
 use crate::support::application::Application;
+use crate::support::command::run;
 use crate::support::raw_client::request;
 use crate::support::wait_until;
 use crate::support::weir::Weir;
@@ -140,6 +141,30 @@ fn a_crawler_of_the_last_day_outlives_a_restart() {
         for _ in 0..4 {
             get(&weir, "/page", client, "curl/8");
         }
+    }
+    assert_eq!(banned(&weir, 1), [format!("{NEIGHBOUR}/32")]);
+}
+
+/// CRAWL-4: an address that DNS confirmed after its only request, which was unproven, is a verified
+/// crawler's of the last day: a ban beside it covers the offender alone.
+#[test]
+fn a_crawler_that_came_once_is_spared() {
+    let (application, dns) = (Application::ok(), dns());
+    let rules = json!({"limits": [
+        {"name": "page", "match": {"paths": ["/page"]}, "per_day": 2, "on_limit": "ban"}]});
+    let (weir, state) = start(&application, &dns, rules, &[]);
+    get(&weir, "/once", CRAWLER, GOOGLEBOT).expect(200);
+    assert_eq!(counted(&weir, "unproven", "passed"), 1.0);
+    let field = format!("User-Agent:{GOOGLEBOT}");
+    wait_until("DNS to confirm it", || {
+        let told = run(
+            state.path(),
+            &["explain", CRAWLER, "--field", &field, "--json"],
+        );
+        told.out.contains(r#""state": "verified""#)
+    });
+    for _ in 0..4 {
+        get(&weir, "/page", NEIGHBOUR, "curl/8");
     }
     assert_eq!(banned(&weir, 1), [format!("{NEIGHBOUR}/32")]);
 }

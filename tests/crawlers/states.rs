@@ -3,11 +3,14 @@
 use serde_json::json;
 
 use super::{
-    CRAWLER, GOOGLEBOT, NEIGHBOUR, becomes, counted, denials, dns, get, start, state, verify,
+    CRAWLER, GOOGLEBOT, NEIGHBOUR, becomes, counted, denials, dns, get, start, start_in, state,
+    verify,
 };
 use crate::support::application::Application;
+use crate::support::clocks::Clocks;
 use crate::support::dns::{Dns, Mood};
 use crate::support::wait_until;
+use crate::support::weir::state_dir;
 
 /// CRAWL-2, CRAWL-3: the first request waits for nothing and is nobody's; a name below a suffix at
 /// the border of a label that leads back is a proof, over aliases too; everything else that DNS
@@ -68,6 +71,27 @@ fn a_name_that_leads_back_is_a_proof() {
     let line = weir.line_of("/first");
     let expected = json!({"name": "googlebot", "purpose": "search", "state": "unproven"});
     assert_eq!(line["crawler"], expected, "{line}");
+}
+
+/// CRAWL-3: an answer is kept for its TTL, up to seven days.
+#[test]
+fn an_answer_is_kept_for_up_to_seven_days() {
+    const DAY_MS: u64 = 86_400_000;
+    let dns = dns();
+    dns.set_ttl(30 * 86_400);
+    let (application, state_dir) = (Application::ok(), state_dir());
+    let mut clocks = Clocks::new(state_dir.path());
+    let (name, file) = clocks.setting();
+    let settings = [(name.as_str(), file.as_str())];
+    let weir = start_in(&state_dir, &application, &dns, denials(), &settings);
+    becomes(&weir, CRAWLER, "verified");
+    clocks.move_on(6 * DAY_MS);
+    assert_eq!(state(&weir, CRAWLER), "verified");
+    assert_eq!(dns.asked_about(CRAWLER), 1);
+    clocks.move_on(2 * DAY_MS);
+    assert_eq!(state(&weir, CRAWLER), "unproven");
+    becomes(&weir, CRAWLER, "verified");
+    assert_eq!(dns.asked_about(CRAWLER), 2);
 }
 
 /// CRAWL-2: a server that fails, or says nothing, makes nobody a fake and nobody verified; that it

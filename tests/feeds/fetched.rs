@@ -234,6 +234,37 @@ fn a_strange_version_is_not_taken() {
     assert!(!state.path().join("feeds/drop.refused").exists());
 }
 
+/// FEED-5: the alert about a version that is not taken is repeated a day after it was raised, also
+/// where the service starts anew meanwhile.
+#[test]
+fn a_restart_does_not_put_the_alert_off() {
+    let publisher = Publisher::plain();
+    publisher.publishes(&lines(20));
+    let (application, clock) = (Application::ok(), state_dir());
+    let clock = clock.path().join("ahead").display().to_string();
+    let settings = [("WEIR_TEST_CLOCK", clock.as_str())];
+    let mut rules = one(&publisher);
+    rules["feeds"][0]["every"] = json!("30d");
+    let (mut weir, state) = start(&application, &rules, &settings);
+    wait_for_outcome(&weir, "drop", "taken");
+    publisher.publishes(&lines(9));
+    assert_eq!(feeds(state.path(), &["fetch", "drop"]).code, 1);
+    let alerts = |weir: &Weir| {
+        let lines = weir.log_lines();
+        let of_feed = |line: &&Value| line["kind"] == "feed_error" && line["feed"] == "drop";
+        lines.iter().filter(of_feed).count()
+    };
+    wait_until("the alert", || alerts(&weir) == 1);
+    for (hours, expected) in [(12, 0), (25, 1)] {
+        weir.stop();
+        fs::write(&clock, (hours * 3_600_000).to_string()).expect("writes");
+        weir = Weir::start_at(application.address(), &state, &settings);
+        wait_for_outcome(&weir, "drop", "refused");
+        wait_until("the alert", || alerts(&weir) >= expected);
+        assert_eq!(alerts(&weir), expected, "after {hours} hours");
+    }
+}
+
 /// FEED-5: a publisher that lists nobody any more is believed where an operator says so.
 #[test]
 fn an_empty_version_is_accepted() {

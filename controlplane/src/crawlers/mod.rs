@@ -17,6 +17,7 @@ use weir_shared::clock::{Clock, Now};
 use weir_shared::lookup::is_public;
 use weir_shared::proof::{AskNames, Names, NamesAnswer, Suffixes};
 use weir_shared::settings::Settings;
+use weir_shared::spared::Spared;
 use weir_shared::table::ClientTable;
 use weir_shared::threads;
 
@@ -52,11 +53,17 @@ pub struct CrawlerNames(Arc<Service>);
 
 impl CrawlerNames {
     /// No question is asked yet.
-    pub fn new(settings: &Settings, clock: Clock, table: Arc<dyn ClientTable>) -> Self {
+    pub fn new(
+        settings: &Settings,
+        clock: Clock,
+        table: Arc<dyn ClientTable>,
+        spared: Arc<Spared>,
+    ) -> Self {
         Self(Arc::new(Service {
             servers: Servers::of(&settings.lookup.name_servers),
             clock,
             table,
+            spared,
             queue: OnceLock::new(),
             state: Mutex::default(),
         }))
@@ -79,6 +86,8 @@ struct Service {
     servers: Servers,
     clock: Clock,
     table: Arc<dyn ClientTable>,
+    /// Told of each address with a confirmed name.
+    spared: Arc<Spared>,
     /// The queue of the thread, once it is started; closed if it could not be started.
     queue: OnceLock<mpsc::Sender<Question>>,
     /// Locked for an address that is new to its client, and for an answer.
@@ -230,6 +239,11 @@ impl Service {
     fn succeed(&self, question: &Question, found: Found, now: Now) -> NamesAnswer {
         let kept_ns = u64::from(found.ttl_seconds).saturating_mul(SECOND_NS);
         let kept_ns = kept_ns.clamp(SHORTEST_NS, LONGEST_NS);
+        // The request that made weir ask may stay the crawler's only one for hours: a ban beside it
+        // must not wait for the next (CRAWL-4).
+        if !found.names.is_empty() {
+            (self.spared).spare_crawler(Client::of(question.address), now.wall_ms);
+        }
         let answer = NamesAnswer {
             suffixes: question.suffixes.id(),
             names: Some(Names::from(found.names)),

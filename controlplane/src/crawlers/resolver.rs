@@ -191,6 +191,8 @@ impl Resolver {
         options.use_hosts_file = ResolveHosts::Never;
         // Answers are cached by address in `cache.rs`.
         options.cache_size = 0;
+        // That cache bounds the TTLs (CRAWL-3); the resolver would cut them to a day.
+        options.positive_max_ttl = Some(Duration::from_secs(u64::from(u32::MAX)));
         // One server after the other, so that a question has one socket.
         options.num_concurrent_reqs = 1;
         let resolver = builder.build();

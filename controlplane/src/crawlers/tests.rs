@@ -49,7 +49,7 @@ impl Asking {
         let table = Arc::clone(&Rig::new(crate::testing::settings()).table);
         let face = Arc::clone(&table) as Arc<dyn ClientTable>;
         Self {
-            service: CrawlerNames::new(&settings, clock, face).0,
+            service: CrawlerNames::new(&settings, clock, face, Arc::default()).0,
             table,
             clock: manual,
             asked,

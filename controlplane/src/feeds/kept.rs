@@ -75,19 +75,19 @@ impl Kept {
         let due = Due::begin(wanted.every.0, confirmed_ms, now_ms, &mut |most| {
             outside.random(most)
         });
-        let refused = copies.refused(&wanted).is_some();
+        let refused = copies.refused(&wanted);
         Self {
             report: Report {
                 used: wanted.used,
                 feed,
                 checked: None,
-                outcome: refused.then_some(Outcome::Refused),
+                outcome: refused.as_ref().map(|_| Outcome::Refused),
                 error: None,
                 next: Time(due.next_ms()),
                 fetches: [0; Outcome::ALL.len()],
             },
-            alerted_ms: refused.then_some(now_ms),
-            is_on_offer: refused,
+            is_on_offer: refused.is_some(),
+            alerted_ms: refused.map(|copy| copy.head.confirmed.0.min(now_ms)),
             told_skipped: None,
             wanted,
             due,
@@ -259,7 +259,7 @@ impl Kept {
             Err(why) => return self.refuse(why, None, copies, outside),
         };
         if let Err(why) = self.like_the_one_before(&feed) {
-            return self.refuse(why, Some(&copy), copies, outside);
+            return self.refuse(why, Some(copy), copies, outside);
         }
         match self.take(feed, &copy, copies, outside) {
             Ok(()) => (Outcome::Taken, None),
@@ -281,29 +281,31 @@ impl Kept {
         self.told_skipped = Some(digest.to_owned());
     }
 
-    /// Refuses a version. `copy` is kept if the version can still be accepted by an operator.
+    /// Refuses a version. `copy` is kept if the version can still be accepted by an operator, with
+    /// the time of the alert, which is repeated a day later even if the service restarts (FEED-5).
     fn refuse(
         &mut self,
         why: String,
-        copy: Option<&Copy>,
+        copy: Option<Copy>,
         copies: &Copies,
         outside: &dyn Outside,
     ) -> (Outcome, Option<String>) {
-        let (now_ms, name) = (outside.now_ms(), &self.wanted.name);
+        let now_ms = outside.now_ms();
         self.is_on_offer = copy.is_some();
-        if let Some(copy) = copy
-            && let Err(error) = copies.refuse(name, copy)
-        {
-            tracing::warn!(
-                feed = name,
-                "the version that is not taken cannot be kept: {error}"
-            );
-        }
         let random: Random<'_> = &mut |most| outside.random(most);
         self.due.refuse(self.wanted.every.0, now_ms, random);
         self.report.error = Some(why.clone());
         if self.alerted_ms.is_none() {
             self.tell_refused(outside);
+        }
+        if let Some(mut copy) = copy {
+            copy.head.confirmed = Time(self.alerted_ms.unwrap_or(now_ms));
+            if let Err(error) = copies.refuse(&self.wanted.name, &copy) {
+                tracing::warn!(
+                    feed = self.wanted.name,
+                    "the version that is not taken cannot be kept: {error}"
+                );
+            }
         }
         (Outcome::Refused, Some(why))
     }

@@ -232,14 +232,14 @@ fn a_version_that_is_strange_is_not_taken() {
         (place.alerts(), place.kept.wait_ms(NOW + DAY_MS - 1)),
         (2, 0)
     );
-    place.pass(1);
-    place.kept.tell_due(&place.rest);
-    place.kept.tell_due(&place.rest);
-    assert_eq!(place.alerts(), 3);
-    // A start knows of it, and tells of it in a day.
+    // A start knows of it, and of the day that has begun.
     let mut again = place.again();
     again.tell_due(&place.rest);
     assert_eq!(again.report().outcome, Some(Outcome::Refused));
+    assert_eq!((place.alerts(), again.tell_in_ms(NOW + DAY_MS - 1)), (2, 1));
+    place.pass(1);
+    place.kept.tell_due(&place.rest);
+    place.kept.tell_due(&place.rest);
     assert_eq!(place.alerts(), 3);
     assert_eq!(place.kept.accept(&place.copies, &place.rest), Ok(401));
     assert_eq!(
