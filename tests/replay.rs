@@ -302,6 +302,25 @@ fn what_a_log_does_not_hold_is_said() {
     assert_eq!(err.matches(told).count(), 1, "{err}");
 }
 
+/// CONTROL-6, CRAWL-7: that no log holds what DNS says of crawlers is said once.
+#[test]
+fn names_of_crawlers_are_missed() {
+    let state = state_dir();
+    let log = state.path().join("nginx.log");
+    fs::write(&log, combined(0, "66.249.66.1", "/", 200)).expect("writes the log");
+    let said = |rules: &str| {
+        fs::write(state.path().join("rules.json"), rules).expect("writes rules.json");
+        let output = replay(state.path(), &[&log.display().to_string()]).output();
+        let (_, err) = ends(output.expect("the binary runs"), 0);
+        err.matches("a log does not hold").count()
+    };
+    let rules = r#"{"version":1,"crawlers":[{"name":"googlebot","purpose":"search",
+        "user_agent":["Googlebot"],"verify":{"dns":[".googlebot.com"]}}],
+        "denials":[{"name":"fakes","match":{"crawler":"fake"}}]}"#;
+    assert_eq!(said(rules), 1);
+    assert_eq!(said(r#"{"version":1}"#), 0);
+}
+
 /// CONTROL-5, CONTROL-6, MATCH-1: fields that our own log holds (`WAF_LOG_REQUEST_HEADERS`) are
 /// asked for by `replay` and `explain` as by the service.
 #[test]

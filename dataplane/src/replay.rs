@@ -128,6 +128,11 @@ impl Replay {
         fields.map(str::to_owned).collect()
     }
 
+    /// Whether a crawler of the rules proves itself by DNS (CRAWL-3). A log holds no names.
+    pub fn asks_names(&self) -> bool {
+        !self.snapshots.load().rules.suffixes().is_empty()
+    }
+
     /// Asks the ladder. `lookup` is asked about a client that nothing is known of yet, where a
     /// setting wants to know.
     pub fn decide(

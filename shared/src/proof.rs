@@ -38,6 +38,11 @@ impl Suffixes {
         self.id
     }
 
+    /// Whether there are none: no crawler is verified by DNS.
+    pub const fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
     /// Whether a name is below one of them.
     pub fn cover(&self, name: &str) -> bool {
         self.all.iter().any(|suffix| is_below(name, suffix))

@@ -32,6 +32,7 @@ fn many_that_ask_once_are_limited_together() {
         let limits = json!([{"name": "search", "match": {"paths": ["/search"]}, "per": "all", "per_hour": 20}]);
         let (weir, state) = start(&application, &rules(&limits), &[("WAF_MODE", mode)]);
         let ratio = || weir.metric("waf_shared_use_ratio{rule=\"search\"}");
+        assert_eq!(ratio(), Some(0.0), "nobody has asked");
         let answers: Vec<u16> = (0..30)
             .map(|number| ask(&weir, "/search", &format!("203.{number}.113.7"), None))
             .collect();
@@ -65,7 +66,7 @@ fn many_that_ask_once_are_limited_together() {
         // Nor is a count told of that the limit had by another `per`.
         let limits = json!([{"name": "search", "match": {"paths": ["/search"]}, "per": "netblock", "per_hour": 20}]);
         save(state.path(), "rules.json", &rules(&limits));
-        wait_until("no ratio", || ratio().is_none());
+        wait_until("nothing is counted", || ratio() == Some(0.0));
         ask(&weir, "/search", "203.0.113.7", None);
         assert_eq!(ratio(), Some(0.05));
         // A limit that is gone has no series.

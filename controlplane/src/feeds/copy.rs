@@ -99,9 +99,16 @@ impl Copies {
         (copy.head.url == wanted.url.uri().to_string()).then_some(copy)
     }
 
-    /// Keeps a refused version, for an operator to accept.
-    pub(crate) fn refuse(&self, name: &str, copy: &Copy) -> io::Result<()> {
-        self.write(&refused(name), copy)
+    /// Keeps a refused version for an operator to accept, with the time of the last alert about it
+    /// (FEED-5).
+    pub(crate) fn refuse(&self, name: &str, mut copy: Copy, alerted: Time) {
+        copy.head.confirmed = alerted;
+        if let Err(error) = self.write(&refused(name), &copy) {
+            tracing::warn!(
+                feed = name,
+                "the version that is not taken cannot be kept: {error}"
+            );
+        }
     }
 
     /// Removes the refused version.
@@ -277,7 +284,7 @@ mod tests {
             (confirmed, copy.netblocks.clone())
         );
         assert_eq!(copies.refused(&wanted(url)), None);
-        copies.refuse("drop", &copy).unwrap();
+        copies.refuse("drop", copy.clone(), copy.head.confirmed);
         assert_eq!(copies.refused(&wanted(url)).as_ref(), Some(&copy));
         copies.forget_others(|name| name == "drop");
         copies.forget_refused("drop");
@@ -297,7 +304,7 @@ mod tests {
         assert_eq!(mode(&copies.0), 0o700);
         assert_eq!(mode(&copies.path("drop")), 0o600);
         assert_eq!(fs::read_dir(&copies.0).unwrap().count(), 1);
-        copies.refuse("drop", &copy).unwrap();
+        copies.refuse("drop", copy.clone(), copy.head.confirmed);
         copies.forget_others(|_| false);
         assert_eq!(fs::read_dir(&copies.0).unwrap().count(), 0);
     }

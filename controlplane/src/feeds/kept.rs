@@ -281,8 +281,7 @@ impl Kept {
         self.told_skipped = Some(digest.to_owned());
     }
 
-    /// Refuses a version. `copy` is kept if the version can still be accepted by an operator, with
-    /// the time of the alert, which is repeated a day later even if the service restarts (FEED-5).
+    /// Refuses a version. `copy` is kept if the version can still be accepted by an operator.
     fn refuse(
         &mut self,
         why: String,
@@ -298,23 +297,22 @@ impl Kept {
         if self.alerted_ms.is_none() {
             self.tell_refused(outside);
         }
-        if let Some(mut copy) = copy {
-            copy.head.confirmed = Time(self.alerted_ms.unwrap_or(now_ms));
-            if let Err(error) = copies.refuse(&self.wanted.name, &copy) {
-                tracing::warn!(
-                    feed = self.wanted.name,
-                    "the version that is not taken cannot be kept: {error}"
-                );
-            }
+        if let Some(copy) = copy {
+            let alerted = Time(self.alerted_ms.unwrap_or(now_ms));
+            copies.refuse(&self.wanted.name, copy, alerted);
         }
         (Outcome::Refused, Some(why))
     }
 
     /// Repeats the alert about a refused version, a day later.
-    pub(super) fn tell_due(&mut self, outside: &dyn Outside) {
+    pub(super) fn tell_due(&mut self, copies: &Copies, outside: &dyn Outside) {
         let is_due = |at: u64| outside.now_ms() >= at.saturating_add(DAY_MS);
         if self.alerted_ms.is_some_and(is_due) {
             self.tell_refused(outside);
+            // A start counts the next day from here.
+            if let Some((copy, at)) = copies.refused(&self.wanted).zip(self.alerted_ms) {
+                copies.refuse(&self.wanted.name, copy, Time(at));
+            }
         }
     }
 

@@ -282,7 +282,7 @@ impl Feeding {
         let shared = Arc::clone(&self.shared);
         self.feeds
             .iter_mut()
-            .for_each(|kept| kept.tell_due(&*shared));
+            .for_each(|kept| kept.tell_due(&shared.copies, &*shared));
         let now_ms = shared.clock.now().wall_ms;
         for stream in &mut self.streams {
             stream.end_due(&*shared);

@@ -408,8 +408,9 @@ impl LiveRules {
         self.feeds.clone()
     }
 
-    /// The use of counts by the limits and crawlers of these rules. Counts outlive a limit that is
-    /// removed or gets another `per`, because it may come back.
+    /// The use of counts by the limits and crawlers of these rules, and 0 of each shared limit that
+    /// has none. Counts outlive a limit that is removed or gets another `per`, because it may come
+    /// back.
     pub(crate) fn in_force(&self, mut used: SharedCountsUse) -> SharedCountsUse {
         let crawlers = || self.current.crawlers();
         let crawlers = || crawlers().map(|crawler| (&crawler.rule, Per::All.shared()));
@@ -420,6 +421,17 @@ impl LiveRules {
             all.any(|(rule, per)| per == Some(of.per) && Arc::ptr_eq(rule, &of.rule))
         };
         used.rules.retain(is_of);
+        for (rule, per) in limits().filter_map(|(rule, per)| Some((rule, per?))) {
+            if !used.rules.iter().any(|of| Arc::ptr_eq(rule, &of.rule)) {
+                used.rules.push(SharedUse {
+                    rule: Arc::clone(rule),
+                    per,
+                    ratio: 0.0,
+                    keys: 0,
+                    counts: 0,
+                });
+            }
+        }
         used
     }
 

@@ -141,6 +141,9 @@ fn unheld(trials: &[Trial], reading: &Reading) -> Vec<String> {
             ));
         }
     }
+    if trials.iter().any(Trial::asks_names) {
+        told.push("rules have crawlers that prove themselves by DNS, whose names a log does not hold: here they stay unproven".to_owned());
+    }
     told
 }
 

@@ -107,6 +107,11 @@ impl Trial {
         self.replay.fields_asked_for()
     }
 
+    /// Whether a crawler of its rules proves itself by DNS.
+    pub fn asks_names(&self) -> bool {
+        self.replay.asks_names()
+    }
+
     /// Judges a request; a ban that follows is in force for the next.
     pub fn decide(&mut self, request: &Request, now_ms: u64) -> Decided {
         let now = moment(now_ms);

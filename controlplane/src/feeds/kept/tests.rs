@@ -227,19 +227,22 @@ fn a_version_that_is_strange_is_not_taken() {
     );
     // Once a day, however rarely it is fetched.
     place.pass(DAY_MS - 1);
-    place.kept.tell_due(&place.rest);
+    place.kept.tell_due(&place.copies, &place.rest);
     assert_eq!(
         (place.alerts(), place.kept.wait_ms(NOW + DAY_MS - 1)),
         (2, 0)
     );
     // A start knows of it, and of the day that has begun.
     let mut again = place.again();
-    again.tell_due(&place.rest);
+    again.tell_due(&place.copies, &place.rest);
     assert_eq!(again.report().outcome, Some(Outcome::Refused));
     assert_eq!((place.alerts(), again.tell_in_ms(NOW + DAY_MS - 1)), (2, 1));
     place.pass(1);
-    place.kept.tell_due(&place.rest);
-    place.kept.tell_due(&place.rest);
+    place.kept.tell_due(&place.copies, &place.rest);
+    place.kept.tell_due(&place.copies, &place.rest);
+    assert_eq!(place.alerts(), 3);
+    // A start behind it counts the day from there.
+    place.again().tell_due(&place.copies, &place.rest);
     assert_eq!(place.alerts(), 3);
     assert_eq!(place.kept.accept(&place.copies, &place.rest), Ok(401));
     assert_eq!(
@@ -257,7 +260,7 @@ fn a_version_that_is_strange_is_not_taken() {
     assert_eq!(place.settle(Ok(Fetched::Unchanged)).0, Outcome::Unchanged);
     assert!(place.copies.refused(&wanted()).is_none());
     place.pass(2 * DAY_MS);
-    place.kept.tell_due(&place.rest);
+    place.kept.tell_due(&place.copies, &place.rest);
     assert_eq!(place.alerts(), 4);
 }
 
