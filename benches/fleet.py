@@ -19,6 +19,7 @@ import argparse
 import concurrent.futures
 import contextlib
 import http.client
+import itertools
 import json
 import math
 import pathlib
@@ -57,16 +58,19 @@ class Engine:
         self.process.kill()
         self.process.wait()
 
-    def ask(self, *words):
-        with socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection:
-            parts = "".join(f"${len(word)}\r\n{word}\r\n" for word in words)
-            connection.sendall(f"*{len(words)}\r\n{parts}".encode())
-            answer = connection.makefile("rb")
-            first = answer.readline().decode().strip()
-            return answer.read(int(first[1:])).decode() if first[:1] == "$" else first
+    def restart(self, away):
+        """Kills it, and starts it again, empty, so many seconds later."""
+        self.__exit__()
+        time.sleep(away)
+        self.__enter__()
+
+    def ask(self, command):
+        with connected(self.port) as connection:
+            connection.sendall(f"{command}\r\nQUIT\r\n".encode())
+            return connection.makefile().read()
 
     def number(self, section, name):
-        return float(re.search(rf"^{name}:([\d.]+)", self.ask("INFO", section), re.MULTILINE)[1])
+        return float(re.search(rf"^{name}:([\d.]+)", self.ask(f"INFO {section}"), re.MULTILINE)[1])
 
     def round_trip(self):
         """Seconds; the median of a hundred."""
@@ -80,38 +84,19 @@ class Engine:
         return sorted(times)[50]
 
 
-class Local(http.client.HTTPConnection):
-    """HTTP over a control socket."""
-
-    def __init__(self, path):
-        super().__init__("localhost", timeout=30)
-        self.path = path
-
-    def connect(self):
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(str(self.path))
-
-
 class Instance:
-    def __init__(self, binary, directory, name, upstream, engine, **more):
-        self.port, self.state = free_port(), directory / name
-        self.state.mkdir(mode=0o700)
-        environment = settings(
-            self.port, upstream, self.state, WAF_LOG_LEVEL="error", WAF_TRUSTED_PROXIES="127.0.0.1",
-            WAF_RATE_LIMIT_PER_MINUTE="off", WAF_RATE_LIMIT_PER_HOUR="off", WAF_RATE_LIMIT_PER_DAY=str(LIMIT),
-        ) | more
-        if engine:
-            environment |= fleet_settings(engine, directory) | {"WAF_FLEET_INSTANCE": name}
-        self.log = open(self.state / "stderr", "wb")
-        self.process = subprocess.Popen([binary], env=environment, stdout=subprocess.DEVNULL, stderr=self.log)
-        wait_for(name, lambda: self.control("GET", "/v1/status"))
+    """One that was started with this port and this folder for its state."""
+
+    def __init__(self, port, state):
+        self.port, self.state = port, state
 
     def asked(self, method, path, body=None):
         """The text of an answer over the control socket."""
-        connection = Local(self.state / "weir.sock")
-        connection.request(method, path, body and json.dumps(body), {"Content-Type": "application/json"})
-        with contextlib.closing(connection):
+        with contextlib.closing(http.client.HTTPConnection("localhost")) as connection:
+            connection.sock = socket.socket(socket.AF_UNIX)
+            connection.sock.settimeout(30)
+            connection.sock.connect(str(self.state / "weir.sock"))
+            connection.request(method, path, body and json.dumps(body), {"Content-Type": "application/json"})
             answer = connection.getresponse()
             text = answer.read().decode()
             if answer.status >= 400:
@@ -125,75 +110,98 @@ class Instance:
         text = self.asked("GET", "/v1/metrics")
         return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? ([\d.e+]+)$", text, re.MULTILINE))
 
-    def close(self):
-        self.process.terminate()
-        self.process.wait(60)
-        self.log.close()
-
 
 @contextlib.contextmanager
 def fleet(binary, count, engine=None, **more):
     """So many instances that are in step; without an engine so many that know nothing of each other."""
-    with tempfile.TemporaryDirectory() as name, application(pathlib.Path(name)) as upstream:
-        instances = []
-        try:
-            for number in range(count):
-                instances.append(Instance(binary, pathlib.Path(name), f"edge-{number}", upstream, engine, **more))
+    with tempfile.TemporaryDirectory() as name, application(pathlib.Path(name)) as upstream, contextlib.ExitStack() as all:
+        instances = [Instance(free_port(), pathlib.Path(name) / f"edge-{number}") for number in range(count)]
+        for instance in instances:
+            port, state = instance.port, instance.state
+            state.mkdir(mode=0o700)
+            environment = settings(
+                port, upstream, state, WAF_LOG_LEVEL="error", WAF_TRUSTED_PROXIES="127.0.0.1",
+                WAF_RATE_LIMIT_PER_MINUTE="off", WAF_RATE_LIMIT_PER_HOUR="off", WAF_RATE_LIMIT_PER_DAY=str(LIMIT),
+            ) | more
             if engine:
-                for instance in instances:
-                    wait_for("a fleet in step", lambda: in_step(instance, count), 60)
-            yield instances
-        finally:
-            for instance in instances:
-                instance.close()
+                environment |= fleet_settings(engine, state.parent) | {"WAF_FLEET_INSTANCE": state.name}
+            all.enter_context(running([binary], env=environment))
+            wait_for(state.name, lambda: instance.control("GET", "/v1/status"))
+        if engine:
+            wait_in_step(instances)
+        yield instances
 
 
-def in_step(instance, count):
-    told = instance.control("GET", "/v1/fleet")
-    return [each["state"] for each in told["instances"]].count("live") == count
+def wait_in_step(instances):
+    for instance in instances:
+        states = lambda: [each["state"] for each in instance.control("GET", "/v1/fleet")["instances"]]
+        wait_for("a fleet in step", lambda: states().count("live") == len(instances), 60)
 
 
-def spread(ports, rate, client, limit):
-    """What of a client's requests passes, that go to each port in turn, so many a second, until all refuse it."""
-    request = b"GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: %s\r\n\r\n" % client.encode()
-    connections, poll, refused, passed, sent = {}, select.poll(), set(), 0, 0
+def address(number):
+    """That of a client, of a network of its own."""
+    return f"10.{number >> 8}.{number & 255}.7"
 
-    def connect(port):
-        connection = connected(port)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connections[port] = connection
-        poll.register(connection, select.POLLIN)
 
-    for port in ports:
-        connect(port)
-    most = len(ports) * limit * 3 // 2
+def get(client, path="/"):
+    return f"GET {path} HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: {client}\r\n\r\n".encode()
+
+
+def ask_all(connection, requests):
+    """Sends these requests at once, and waits until each has its answer."""
+    connection.sendall(b"".join(requests))
+    answers = b""
+    while len(STATUS.findall(answers)) < len(requests):
+        more = connection.recv(1 << 20)
+        if not more:
+            raise SystemExit(f"benches/fleet.py: the connection closed after {answers[-300:]!r}")
+        answers += more
+
+
+def paced(ports, rate, most, client, patience):
+    """Sends requests over a connection to each port in turn, so many a second, whose clients are told by their numbers.
+    Of each answer: which connection it came on, its status, and how many milliseconds after the request was due: what is
+    sent late is late, too. A connection that closes is told as a status of nothing, and made anew. Ends with the last
+    answer, or when nothing comes for so many seconds after the last request."""
+    held, due = [connected(port) for port in ports], [[] for _ in ports]
     begun = time.perf_counter()
-    quiet = None
-    while len(refused) < len(ports) and (quiet is None or time.perf_counter() - quiet < 1):
-        now = time.perf_counter() - begun
-        while sent < min(most, math.floor(now * rate) + 1):
-            with contextlib.suppress(OSError):
-                connections[ports[sent % len(ports)]].sendall(request)
-            sent += 1
-        if sent >= most:
-            quiet = quiet or time.perf_counter()
-        wait = max(0, sent / rate - (time.perf_counter() - begun)) if sent < most else 0.1
-        for file, _ in poll.poll(wait * 1000):
-            port = next(port for port, held in connections.items() if held.fileno() == file)
-            data = connections[port].recv(65_536)
-            for status in STATUS.findall(data):
-                passed += status == b"200"
-                if status == b"429":
-                    refused.add(port)
-            if not data:
-                poll.unregister(connections[port])
-                connections[port].close()
-                if port not in refused:
-                    connect(port)
-                else:
-                    connections[port] = socket.socket()
-    for connection in connections.values():
-        connection.close()
+    sent = answered = 0
+    try:
+        while answered < most:
+            now = time.perf_counter() - begun
+            while sent < most and sent / rate <= now:
+                place = sent % len(ports)
+                due[place].append(sent / rate)
+                with contextlib.suppress(OSError):
+                    held[place].sendall(get(client(sent)))
+                sent += 1
+            wait = max(0, sent / rate - (time.perf_counter() - begun)) if sent < most else patience
+            ready, _, _ = select.select(held, [], [], wait)
+            if sent == most and not ready:
+                return
+            for connection in ready:
+                place, data = held.index(connection), connection.recv(65_536)
+                for status in STATUS.findall(data):
+                    answered += 1
+                    yield place, status, (time.perf_counter() - begun - due[place].pop(0)) * 1000
+                if not data:
+                    connection.close()
+                    held[place], due[place] = connected(ports[place]), []
+                    yield place, None, 0
+    finally:
+        for connection in held:
+            connection.close()
+
+
+def spread(ports, rate, client):
+    """What of a client's requests passes, that go to each port in turn, so many a second, until all refuse it."""
+    refused, passed = set(), 0
+    for place, status, _ in paced(ports, rate, len(ports) * LIMIT * 3 // 2, lambda _: client, 1):
+        passed += status == b"200"
+        if status == b"429":
+            refused.add(place)
+        if len(refused) == len(ports):
+            break
     return passed
 
 
@@ -223,15 +231,9 @@ def haproxy_peers(count):
         yield ports
 
 
-def clients():
-    """An address for each run, of a network of its own."""
-    for number in range(1 << 16):
-        yield f"10.{number >> 8}.{number & 255}.7"
-
-
 def measure_spread(arguments):
     rates = [20, 50, 100, 200, 500, 1000, 2000, 5000]
-    addresses, beyond, lines = clients(), 0, {}
+    addresses, beyond, lines = map(address, itertools.count()), 0, {}
     print("instances  rate/s  runs  passed: least median most  bound  beyond it")
     for count in arguments.instances:
         with Engine() as engine, fleet(arguments.binary, count, engine.port) as instances:
@@ -242,7 +244,7 @@ def measure_spread(arguments):
             runs = max(1, arguments.runs // len(rates))
             for rate in rates:
                 bound = LIMIT + rate * (BOUND_SECONDS + 3 * round_trip) + count
-                found = sorted(spread(ports, rate, next(addresses), LIMIT) for _ in range(runs))
+                found = sorted(spread(ports, rate, next(addresses)) for _ in range(runs))
                 over = sum(passed > bound for passed in found)
                 beyond += over
                 lines[name].append((rate, found[len(found) // 2] / LIMIT))
@@ -262,7 +264,7 @@ def measure_spread(arguments):
             ports = [getattr(instance, "port", instance) for instance in instances]
             lines[name] = []
             for rate in rates[2:]:
-                passed = spread(ports, rate, next(addresses), LIMIT)
+                passed = spread(ports, rate, next(addresses))
                 lines[name].append((rate, passed / LIMIT))
                 print(f"{name}: {rate} a second, {passed} passed", flush=True)
     print(f"{beyond} runs beyond the bound")
@@ -323,8 +325,8 @@ class Relay:
         while True:
             near, _ = listener.accept()
             far = connected(self.to)
+            near.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             for one, other in ((near, far), (far, near)):
-                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 threading.Thread(target=self.carry, args=(one, other), daemon=True).start()
 
     def carry(self, one, other):
@@ -350,17 +352,16 @@ class Relay:
 def ask(port, path, client):
     """The status lines of an answer to a request of this client."""
     with connected(port) as connection:
-        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: {client}\r\n\r\n".encode())
+        connection.sendall(get(client, path))
         return STATUS.findall(connection.recv(65_536))
 
 
 def until_refused(port, client):
     """When another instance refuses: it is asked on and on."""
-    request = b"GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: %s\r\n\r\n" % client.encode()
     with connected(port) as connection:
         end = time.monotonic() + 30
         while time.monotonic() < end:
-            connection.sendall(request)
+            connection.sendall(get(client))
             if STATUS.findall(connection.recv(65_536)) == [b"429"]:
                 return time.perf_counter()
             time.sleep(0.0005)
@@ -382,7 +383,7 @@ def measure_delay(arguments):
             with fleet(arguments.binary, 2, port, **unlimited) as (one, other):
                 delays, bans = [], arguments.bans if not round_trip else arguments.bans // 5
                 for number in range(bans):
-                    client = f"10.{number >> 8}.{number & 255}.7"
+                    client = address(number)
                     order = {"client": client, "duration": "1h", "reason": "bench"}
                     begun = time.perf_counter()
                     banning = threading.Thread(target=one.control, args=("POST", "/v1/bans", order))
@@ -436,7 +437,7 @@ def measure_loaded(arguments):
 
                 for number in range(arguments.bans):
                     time.sleep(max(0, begun + number / 100 - time.perf_counter()))
-                    client = f"10.{number >> 8}.{number & 255}.7"
+                    client = address(number)
                     if number % 10 == 0:
                         watched.append(at_once.submit(watch, client))
                     else:
@@ -481,11 +482,7 @@ def measure_engine(arguments):
         def load(instance):
             with connected(instance.port) as connection:
                 for client in range(number):
-                    address = f"10.{client >> 8}.{client & 255}.7".encode()
-                    connection.sendall(b"GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: %s\r\n\r\n" % address * 60)
-                    answers = 0
-                    while answers < 60:
-                        answers += len(STATUS.findall(connection.recv(1 << 20)))
+                    ask_all(connection, [get(address(client))] * 60)
 
         first = now()
         with concurrent.futures.ThreadPoolExecutor() as at_once:
@@ -512,18 +509,9 @@ def measure_flood(arguments):
         def load(place, instance):
             with connected(instance.port) as connection:
                 while time.monotonic() < begun + arguments.seconds:
-                    asked = b"".join(
-                        b"GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 10.%d.%d.%d\r\n\r\n"
-                        % (128 * place + (number >> 16), number >> 8 & 255, number & 255)
-                        for number in range(sent[place], sent[place] + 100)
-                    )
-                    connection.sendall(asked)
-                    answers = b""
-                    while len(STATUS.findall(answers)) < 100:
-                        more = connection.recv(1 << 20)
-                        if not more:
-                            raise SystemExit(f"benches/fleet.py: the connection closed after {answers[-300:]!r}")
-                        answers += more
+                    numbers = range(sent[place], sent[place] + 100)
+                    client = lambda number: f"10.{128 * place + (number >> 16)}.{number >> 8 & 255}.{number & 255}"
+                    ask_all(connection, [get(client(number)) for number in numbers])
                     sent[place] += 100
 
         time.sleep(2)
@@ -543,10 +531,9 @@ def measure_flood(arguments):
 
 def measure_kills(arguments):
     """The engine dies and is empty afterwards; visitors come, and bans are made, all the while."""
-    engine = Engine()
-    engine.__enter__()
     failed, answered, acknowledged, ended = [], [0], [], threading.Event()
-    with fleet(arguments.binary, 2, engine.port, WAF_RATE_LIMIT_PER_DAY="1000000") as instances:
+    limit = {"WAF_RATE_LIMIT_PER_DAY": "1000000"}
+    with Engine() as engine, fleet(arguments.binary, 2, engine.port, **limit) as instances:
 
         def visit(instance):
             connection = http.client.HTTPConnection("127.0.0.1", instance.port, timeout=10)
@@ -568,10 +555,9 @@ def measure_kills(arguments):
             number = 0
             while not ended.is_set():
                 instance = instances[number % 2]
-                netblock = f"10.{number >> 8}.{number & 255}.0/24"
-                told = instance.control("POST", "/v1/bans", {"client": netblock.replace("0/24", "7"), "duration": "1h", "reason": "bench"})
-                if told.get("persisted", True):
-                    acknowledged.append(netblock)
+                order = {"client": address(number), "duration": "1h", "reason": "bench"}
+                if instance.control("POST", "/v1/bans", order).get("persisted", True):
+                    acknowledged.append(f"10.{number >> 8}.{number & 255}.0/24")
                 number += 1
                 time.sleep(0.1)
 
@@ -581,13 +567,10 @@ def measure_kills(arguments):
             try:
                 while time.monotonic() < end:
                     time.sleep(max(0.5, 5 - arguments.away))
-                    engine.__exit__()
+                    engine.restart(arguments.away)
                     kills += 1
-                    time.sleep(arguments.away)
-                    engine.__enter__()
                     begun = time.monotonic()
-                    for instance in instances:
-                        wait_for("a fleet in step", lambda: in_step(instance, 2), 60)
+                    wait_in_step(instances)
                     back.append(time.monotonic() - begun)
             finally:
                 ended.set()
@@ -604,34 +587,20 @@ def measure_kills(arguments):
             f"{failed[:3]}; {len(acknowledged)} bans acknowledged, all at both {time.monotonic() - begun:.2f} s after the "
             f"end; in step again after {sorted(back)[len(back) // 2]:.2f} s (median), {max(back):.2f} s (longest)"
         )
-        engine.__exit__()
         if failed:
             sys.exit(1)
 
 
 def waited(port, rate, seconds, failed):
     """Of so many requests a second, of 64 clients over 16 connections, how many milliseconds after its moment each had
-    its answer. What is sent late is late, too."""
-    held = [connected(port) for _ in range(16)]
-    due, took, sent, most = {each: [] for each in held}, [], 0, int(rate * seconds)
-    begun = time.perf_counter()
-    while len(took) < most:
-        while sent < most and sent / rate <= time.perf_counter() - begun:
-            each = held[sent % len(held)]
-            each.sendall(b"GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 192.0.2.%d\r\n\r\n" % (sent % 64))
-            due[each].append(sent / rate)
-            sent += 1
-        wait = max(0, sent / rate - (time.perf_counter() - begun)) if sent < most else 10
-        for each in select.select(held, [], [], wait)[0]:
-            data = each.recv(65_536)
-            if not data:
-                raise SystemExit("benches/fleet.py: a connection closed under requests")
-            for status in STATUS.findall(data):
-                took.append((time.perf_counter() - begun - due[each].pop(0)) * 1000)
-                if status != b"200":
-                    failed.append(status)
-    for each in held:
-        each.close()
+    its answer."""
+    took = []
+    for _, status, late in paced([port] * 16, rate, int(rate * seconds), lambda number: f"192.0.2.{number % 64}", 60):
+        if status is None:
+            raise SystemExit("benches/fleet.py: a connection closed under requests")
+        took.append(late)
+        if status != b"200":
+            failed.append(status)
     return sorted(took)
 
 
@@ -653,10 +622,8 @@ def measure_latency(arguments):
             nonlocal kills
             time.sleep(2.5)
             while time.monotonic() < end:
-                dies.__exit__()
+                dies.restart(arguments.away)
                 kills += 1
-                time.sleep(arguments.away)
-                dies.__enter__()
                 time.sleep(5 - arguments.away)
 
         for _ in range(max(1, arguments.seconds // turn)):

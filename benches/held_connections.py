@@ -12,7 +12,9 @@ HTTP/2 is spoken, and the kinds are `nothing` (SETTINGS and no more) and `idle`.
 """
 
 import argparse
+import asyncio
 import pathlib
+import re
 import resource
 import socket
 import ssl
@@ -20,9 +22,8 @@ import subprocess
 import tempfile
 import threading
 import time
-import asyncio
 
-from programs import connected, free_port, settings, wait_for
+from programs import answered, connected, free_port, running, settings, wait_for
 
 KINDS = ["nothing", "idle", "idle-head", "idle-upload", "idle-download", "head", "reader", "upload", "chunked"]
 BIG = 20_000_000
@@ -75,23 +76,21 @@ def start_application():
 
 def certificate(directory):
     """Makes a certificate; in one file with its key besides, as HAProxy wants it."""
-    cert, key = directory / "cert.pem", directory / "key.pem"
+    cert, key, both = (directory / name for name in ("cert.pem", "key.pem", "both.pem"))
     subprocess.run(
         ["openssl", "req", "-x509", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
         + ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-keyout", key, "-out", cert],
         check=True,
         stderr=subprocess.DEVNULL,
     )
-    both = directory / "both.pem"
     both.write_text(cert.read_text() + key.read_text())
     return cert, key, both
 
 
-def start(args, proxy, workers, upstream, directory):
-    port = free_port()
-    if args.tls:
-        cert, key, both = certificate(directory)
-    output = {"stdout": subprocess.DEVNULL, "stderr": open(directory / "stderr", "wb")}
+def prepared(args, proxy, workers, port, upstream, directory):
+    """The command of a proxy, and its environment; its configuration lies in the directory then."""
+    cert, key, both = certificate(directory) if args.tls else (None, None, None)
+    configuration = directory / "configuration"
     if proxy == "weir":
         environment = settings(port, upstream, directory) | {
             "WAF_WORKERS": str(workers),
@@ -111,14 +110,11 @@ def start(args, proxy, workers, upstream, directory):
         if args.tls:
             environment["WAF_LISTEN"] = f"https://127.0.0.1:{port}"
             environment["WAF_TLS_CERT"], environment["WAF_TLS_KEY"] = str(cert), str(key)
-        for setting in args.set:
-            name, value = setting.split("=", 1)
-            environment[name] = value
-        process = subprocess.Popen([args.binary], env=environment, **output)
-    elif proxy == "nginx":
+        return [args.binary], environment | dict(setting.split("=", 1) for setting in args.set)
+    if proxy == "nginx":
         h2 = " http2" if args.h2 else ""
         tls = f"ssl{h2}; ssl_certificate {cert}; ssl_certificate_key {key}" if args.tls else ""
-        (directory / "nginx.conf").write_text(
+        configuration.write_text(
             f"""
             daemon off; master_process off; pid {directory}/pid; error_log {directory}/error.log crit;
             worker_rlimit_nofile 20000; events {{ worker_connections 10000; }}
@@ -132,56 +128,32 @@ def start(args, proxy, workers, upstream, directory):
                   proxy_read_timeout 600s; send_timeout 600s; client_body_timeout 600s; }} }} }}
             """
         )
-        process = subprocess.Popen(["nginx", "-c", directory / "nginx.conf"], **output)
-    else:
-        h2 = " alpn h2" if args.h2 else ""
-        tls = f" ssl crt {both}{h2}" if args.tls else ""
-        (directory / "haproxy.cfg").write_text(
-            f"global\n maxconn 5000\n nbthread {workers}\n"
-            "defaults\n mode http\n timeout client 120s\n timeout server 120s\n timeout connect 5s\n"
-            f" timeout http-request 60s\nfrontend f\n bind 127.0.0.1:{port}{tls}\n default_backend b\n"
-            f"backend b\n server a 127.0.0.1:{upstream}\n"
-        )
-        process = subprocess.Popen(["haproxy", "-db", "-f", directory / "haproxy.cfg"], **output)
-    try:
-        wait_for(proxy, lambda: connected(port))
-    except SystemExit as error:
-        raise SystemExit((directory / "stderr").read_text()) from error
-    return process, port
+        return ["nginx", "-c", configuration], None
+    h2 = " alpn h2" if args.h2 else ""
+    tls = f" ssl crt {both}{h2}" if args.tls else ""
+    configuration.write_text(
+        f"global\n maxconn 5000\n nbthread {workers}\n"
+        "defaults\n mode http\n timeout client 120s\n timeout server 120s\n timeout connect 5s\n"
+        f" timeout http-request 60s\nfrontend f\n bind 127.0.0.1:{port}{tls}\n default_backend b\n"
+        f"backend b\n server a 127.0.0.1:{upstream}\n"
+    )
+    return ["haproxy", "-db", "-f", configuration], None
 
 
 def resident_kib(pid):
-    for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS"):
-            return int(line.split()[1])
-    raise SystemExit("the proxy is gone")
-
-
-def read_answer(connection):
-    data = b""
-    while b"\r\n\r\n" not in data:
-        data += connection.recv(65_536)
-    head, _, body = data.partition(b"\r\n\r\n")
-    length = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
-    while len(body) < length:
-        part = connection.recv(1 << 20)
-        if not part:
-            raise SystemExit("cut")
-        body = body[:0] + bytes(len(body) + len(part))
+    found = re.search(r"VmRSS:\s*(\d+)", pathlib.Path(f"/proc/{pid}/status").read_text())
+    if not found:
+        raise SystemExit("the proxy is gone")
+    return int(found[1])
 
 
 def frames(connection):
     """The frames that come: kind, flags, stream."""
-    data = b""
-    while True:
-        while len(data) < 9 or len(data) < 9 + int.from_bytes(data[:3], "big"):
-            part = connection.recv(65_536)
-            if not part:
-                raise SystemExit("the connection ended")
-            data += part
-        length = int.from_bytes(data[:3], "big")
-        yield data[3], data[4], int.from_bytes(data[5:9], "big")
-        data = data[9 + length :]
+    came = connection.makefile("rb")
+    while head := came.read(9):
+        came.read(int.from_bytes(head[:3], "big"))
+        yield head[3], head[4], int.from_bytes(head[5:9], "big")
+    raise SystemExit("the connection ended")
 
 
 def begin_http2(connection, asks):
@@ -240,7 +212,7 @@ def hold(args, kind, count, port):
             connection.sendall(first)
         if kind.startswith("idle"):
             for connection in batch:
-                read_answer(connection)
+                answered(connection)
     if kind in ("upload", "chunked"):
         for connection in held:
             connection.setblocking(False)
@@ -282,33 +254,38 @@ def main():
                 measure(args, proxy, workers, upstream)
 
 
+def growth(args, kind, port, pid):
+    """KiB a connection: while they are held, and after they are closed."""
+    # The first requests make what is made once.
+    for connection in hold(args, "idle", 20, port):
+        connection.close()
+    time.sleep(1)
+    before = resident_kib(pid)
+    held = hold(args, kind, args.count, port)
+    time.sleep(5)
+    grown = resident_kib(pid) - before
+    for connection in held:
+        connection.close()
+    time.sleep(5)
+    return grown / args.count, (resident_kib(pid) - before) / args.count
+
+
 def measure(args, proxy, workers, upstream):
     print(f"{proxy}, {workers} worker(s), {args.count} of each kind, KiB a connection")
     print(f"{'kind':14} {'held':>8} {'after':>8}")
     for kind in args.kinds.split(","):
-        with tempfile.TemporaryDirectory() as directory:
-            directory_path = pathlib.Path(directory)
-            process, port = start(args, proxy, workers, upstream, directory_path)
-            try:
-                # The first requests make what is made once.
-                for connection in hold(args, "idle", 20, port):
-                    connection.close()
-                time.sleep(1)
-                before = resident_kib(process.pid)
-                held = hold(args, kind, args.count, port)
-                time.sleep(5)
-                grown = resident_kib(process.pid) - before
-                for connection in held:
-                    connection.close()
-                time.sleep(5)
-                left = resident_kib(process.pid) - before
-                print(f"{kind:14} {grown / args.count:8.1f} {left / args.count:8.1f}", flush=True)
-            except SystemExit as error:
-                words = (directory_path / "stderr").read_text()[-2000:]
-                raise SystemExit(f"{kind}: {error}; exit status {process.poll()}; it said: {words}")
-            finally:
-                process.kill()
-                process.wait()
+        with tempfile.TemporaryDirectory() as name:
+            directory, port = pathlib.Path(name), free_port()
+            said = directory / "stderr"
+            command, environment = prepared(args, proxy, workers, port, upstream, directory)
+            with open(said, "wb") as output, running(command, env=environment, stderr=output) as process:
+                try:
+                    wait_for(proxy, lambda: connected(port))
+                    held, after = growth(args, kind, port, process.pid)
+                except (SystemExit, OSError) as error:
+                    words = said.read_text()[-2000:]
+                    raise SystemExit(f"{kind}: {error}; exit status {process.poll()}; it said: {words}") from error
+            print(f"{kind:14} {held:8.1f} {after:8.1f}", flush=True)
 
 
 if __name__ == "__main__":

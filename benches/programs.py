@@ -15,7 +15,17 @@ def free_port():
 
 
 def connected(port):
-    return socket.create_connection(("127.0.0.1", port))
+    connection = socket.create_connection(("127.0.0.1", port))
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def answered(connection):
+    """Reads an answer to its end; its status."""
+    answer = http.client.HTTPResponse(connection)
+    answer.begin()
+    answer.read()
+    return answer.status
 
 
 def wait_for(what, found, seconds=20):

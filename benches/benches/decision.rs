@@ -98,63 +98,53 @@ fn ask(address: IpAddr, sent: &HeaderMap) -> Asked<'_> {
     }
 }
 
-/// 20,000 clients in turn, who have all been there before, under each of these rules files and
-/// 10,000 bans; every request has these fields.
-fn under_each(
+/// Decisions with 10,000 bans. A row has its rules file, and tells who asks by the number of the
+/// request; 20,000 clients have been there before. Every request has these fields.
+fn decisions(
     criterion: &mut Criterion,
     group: &str,
-    rules_files: impl IntoIterator<Item = (impl Into<String>, RuleSet)>,
+    rows: impl IntoIterator<Item = (impl Into<String>, RuleSet, impl Fn(u32) -> IpAddr)>,
     sent: &HeaderMap,
 ) {
     let (rules, table) = (rules(), Table::default());
     let mut group = criterion.benchmark_group(group);
-    let mut n = 0u64;
-    for (name, rules_file) in rules_files {
+    let mut n = 0;
+    for (name, rules_file, clients) in rows {
         let snapshot = snapshot(rules_file);
-        let mut decided = || {
+        let mut decided = |address: IpAddr| {
             n += 1;
-            let asked = ask(client((n % 20_000) as u32), sent);
-            decide(&rules, &snapshot, &table, &asked, at(n))
+            decide(&rules, &snapshot, &table, &ask(address, sent), at(n))
         };
-        for _ in 0..20_000 {
-            let _ = decided();
+        for number in 0..20_000 {
+            let _ = decided(client(number));
         }
-        group.bench_function(name, |bencher| bencher.iter(&mut decided));
+        let mut number = 0;
+        let mut next = || {
+            number += 1;
+            decided(clients(number))
+        };
+        group.bench_function(name, |bencher| bencher.iter(&mut next));
     }
     group.finish();
 }
 
+/// One of these clients, in turn.
+fn known(number: u32) -> IpAddr {
+    client(number % 20_000)
+}
+
 /// At most 250 ns with 20,000 clients and 10,000 bans.
 fn decision(criterion: &mut Criterion) {
-    let (rules, snapshot, table) = (rules(), snapshot(RuleSet::default()), Table::default());
-    let mut n = 0u64;
-    let mut decided = |address: IpAddr| {
-        n += 1;
-        decide(&rules, &snapshot, &table, &ask(address, &NO_FIELDS), at(n))
-    };
-    for each in 0..20_000 {
-        let _ = decided(client(each));
-    }
-    let mut group = criterion.benchmark_group("decision");
-    let mut next = 0;
-    let rows: [(&str, &dyn Fn(u32) -> IpAddr); 3] = [
-        ("pass, 20,000 clients in turn, 10,000 bans", &|next| {
-            client(next % 20_000)
-        }),
-        ("refuse, banned", &|_| IpAddr::from([10, 0, 7, 7])),
-        ("pass, every client new, one dropped each", &|next| {
-            client(20_000 + next)
+    type Clients = fn(u32) -> IpAddr;
+    let rows: [(&str, Clients); 3] = [
+        ("pass, 20,000 clients in turn, 10,000 bans", known),
+        ("refuse, banned", |_| IpAddr::from([10, 0, 7, 7])),
+        ("pass, every client new, one dropped each", |number| {
+            client(20_000 + number)
         }),
     ];
-    for (name, who) in rows {
-        group.bench_function(name, |bencher| {
-            bencher.iter(|| {
-                next += 1;
-                decided(who(next))
-            });
-        });
-    }
-    group.finish();
+    let rows = rows.map(|(name, clients)| (name, RuleSet::default(), clients));
+    decisions(criterion, "decision", rows, &NO_FIELDS);
 }
 
 fn rule(kind: RuleKind, name: String) -> Arc<Rule> {
@@ -220,14 +210,15 @@ fn rule_set(matching: bool) -> RuleSet {
 /// At most 150 ns above the same decision without rules.
 fn rules_file(criterion: &mut Criterion) {
     let files = [
-        ("none", RuleSet::default()),
+        ("none", RuleSet::default(), known),
         (
             "16 limits, 10,000 traps, 16 jails, 500,000 netblocks",
             rule_set(false),
+            known,
         ),
-        ("the same, one limit counts", rule_set(true)),
+        ("the same, one limit counts", rule_set(true), known),
     ];
-    under_each(criterion, "decision with rules.json", files, &NO_FIELDS);
+    decisions(criterion, "decision with rules.json", files, &NO_FIELDS);
 }
 
 /// A word of small letters, another one for each number: what an automaton has the most states for.
@@ -259,14 +250,19 @@ fn literals(criterion: &mut Criterion) {
         })
     };
     let files = [
-        ("none", RuleSet::default()),
+        ("none", RuleSet::default(), known),
         (
             "9,984 that begin alike",
             denials(|number, n| format!("crawler-{}/{number}", n * 7919)),
+            known,
         ),
-        ("9,984 words", denials(|number, n| word(number * 156 + n))),
+        (
+            "9,984 words",
+            denials(|number, n| word(number * 156 + n)),
+            known,
+        ),
     ];
-    under_each(criterion, "decision with literals", files, &fields);
+    decisions(criterion, "decision with literals", files, &fields);
 }
 
 /// Limits that clients share, all of which count the request (SHARE-6): `count` of them, by
@@ -288,65 +284,56 @@ fn shared_limits(count: u32) -> RuleSet {
 
 /// At most 0.3 µs a limit above the same decision without rules (SHARE-6).
 fn shared(criterion: &mut Criterion) {
-    let files = [0, 1, 16].map(|count| (format!("{count} count it"), shared_limits(count)));
-    under_each(criterion, "decision with shared limits", files, &NO_FIELDS);
+    let files = [0, 1, 16].map(|count| (format!("{count} count it"), shared_limits(count), known));
+    decisions(criterion, "decision with shared limits", files, &NO_FIELDS);
 }
 
-/// Decisions on several threads at once: so many threads, and so many decisions of each, about as
-/// many clients of its own as said.
-fn on_threads(
-    criterion: &mut Criterion,
-    group: &str,
-    snapshot: &Snapshot,
-    clients: u32,
-    cases: [(&str, u32, u32); 2],
-) {
-    let (rules, table) = (rules(), Table::default());
-    let work = |first: u32, decisions: u32| {
-        for n in 0..decisions {
-            let asked = ask(client(first + n % clients), &NO_FIELDS);
-            let decided = decide(&rules, snapshot, &table, &asked, at(u64::from(n)));
-            let _ = std::hint::black_box(decided);
-        }
-    };
-    let mut group = criterion.benchmark_group(group);
-    group.sample_size(20);
-    for (name, threads, decisions) in cases {
-        group.bench_function(name, |bencher| {
-            bencher.iter(|| {
+/// Decisions on several threads at once. Each row: a rules file, how many clients of its own each
+/// thread has, and so many threads that decide so often.
+fn threads(criterion: &mut Criterion) {
+    let rows = [
+        // Two threads on different clients do at least 1.9 times what one does: the time for both
+        // to do 100,000 decisions each, beside that of one alone.
+        (
+            "100,000 decisions a thread",
+            RuleSet::default(),
+            5_000,
+            [("one thread", 1, 100_000), ("two threads", 2, 100_000)],
+        ),
+        // Eight threads on one shared count: at most 1 µs a decision, of the processor time of all
+        // of them (SHARE-6). The figure is the time of 80,000 decisions, beside those of one
+        // thread.
+        (
+            "80,000 decisions on one shared count",
+            shared_limits(1),
+            1_000,
+            [("one thread", 1, 80_000), ("eight threads", 8, 10_000)],
+        ),
+    ];
+    for (group, rules_file, clients, cases) in rows {
+        let (rules, snapshot, table) = (rules(), snapshot(rules_file), Table::default());
+        let work = |first: u32, decisions: u32| {
+            for n in 0..decisions {
+                let asked = ask(client(first + n % clients), &NO_FIELDS);
+                let decided = decide(&rules, &snapshot, &table, &asked, at(u64::from(n)));
+                let _ = std::hint::black_box(decided);
+            }
+        };
+        let mut group = criterion.benchmark_group(group);
+        group.sample_size(20);
+        for (name, threads, decisions) in cases {
+            let on_all = || {
                 std::thread::scope(|scope| {
                     for thread in 1..threads {
                         scope.spawn(move || work(thread * 10_000, decisions));
                     }
                     work(0, decisions);
                 });
-            });
-        });
+            };
+            group.bench_function(name, |bencher| bencher.iter(on_all));
+        }
+        group.finish();
     }
-    group.finish();
-}
-
-/// Eight threads on one shared count: at most 1 µs a decision, of the processor time of all of them
-/// (SHARE-6). The figure is the time of 80,000 decisions, beside those of one thread.
-fn one_key(criterion: &mut Criterion) {
-    let snapshot = snapshot(shared_limits(1));
-    let cases = [("one thread", 1, 80_000), ("eight threads", 8, 10_000)];
-    let group = "80,000 decisions on one shared count";
-    on_threads(criterion, group, &snapshot, 1_000, cases);
-}
-
-/// Two threads on different clients do at least 1.9 times what one does: the time for both to do
-/// 100,000 decisions each, beside that of one alone.
-fn threads(criterion: &mut Criterion) {
-    let cases = [("one thread", 1, 100_000), ("two threads", 2, 100_000)];
-    let group = "100,000 decisions a thread";
-    on_threads(
-        criterion,
-        group,
-        &snapshot(RuleSet::default()),
-        5_000,
-        cases,
-    );
 }
 
 /// At most 2 ms with 10,000 bans, 20 ms with 100,000: what the control plane does for a new ban.
@@ -368,6 +355,6 @@ fn publish(criterion: &mut Criterion) {
 }
 
 criterion_group!(
-    benches, decision, rules_file, literals, shared, threads, one_key, publish
+    benches, decision, rules_file, literals, shared, threads, publish
 );
 criterion_main!(benches);

@@ -8,6 +8,9 @@ use anyhow::{Context, Result, bail};
 
 use crate::message::Message;
 
+/// The token of whoever asks for metrics, and of the operator, of every service that has one.
+pub const TOKEN: &str = "Benches-token-0123456789abcdef-abcdef";
+
 /// Far longer than any answer takes, and no wait for ever.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -40,23 +43,28 @@ pub fn request(line: &str, fields: &str, body: &str) -> String {
     format!("{line} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n{fields}\r\n{body}")
 }
 
+/// The field that names the client, where a proxy is trusted.
+pub fn forwarded(client: &str) -> String {
+    format!("X-Forwarded-For: {client}\r\n")
+}
+
 /// One request on a connection of its own.
 pub fn once(address: SocketAddr, line: &str, fields: &str, body: &str) -> Result<Message> {
     let fields = format!("Connection: close\r\n{fields}");
     on(&mut connect(address)?, &request(line, &fields, body))
 }
 
-/// The same of the operator of a service, who has this token.
-pub fn operator(address: SocketAddr, token: &str, line: &str, body: &str) -> Result<Message> {
+/// The same of the operator of a service.
+pub fn operator(address: SocketAddr, line: &str, body: &str) -> Result<Message> {
     let fields = format!(
-        "Authorization: Bearer {token}\r\nX-Forwarded-For: 192.0.2.254\r\nContent-Type: application/json\r\n"
+        "Authorization: Bearer {TOKEN}\r\nX-Forwarded-For: 192.0.2.254\r\nContent-Type: application/json\r\n"
     );
     once(address, line, &fields, body)
 }
 
 /// The metrics.
-pub fn metrics(address: SocketAddr, token: &str) -> Result<String> {
-    let answer = operator(address, token, "GET /_waf/metrics", "")?;
+pub fn metrics(address: SocketAddr) -> Result<String> {
+    let answer = operator(address, "GET /_waf/metrics", "")?;
     Ok(answer.expect(200)?.text().into_owned())
 }
 

@@ -80,11 +80,12 @@ fn numbered(count: usize, entry: impl Fn(usize) -> Value) -> Vec<Value> {
     (0..count).map(entry).collect()
 }
 
-fn client(number: usize) -> String {
+/// Address of a client.
+pub fn client(number: usize) -> String {
     format!("10.200.{}.{}", number / 256, number % 256)
 }
 
-/// Address of a client, and its netblock.
+/// Address of a banned client, and its netblock.
 pub fn banned(number: usize) -> String {
     let place = number / 256;
     format!("{}.{}.{}.1", 100 + place / 256, place % 256, number % 256)

@@ -1,6 +1,8 @@
 //! What is measured, as data: cases of every proxy, and features of weir without and with each.
 //! How each proxy is brought into a case stands in `proxies.rs`.
 
+use std::sync::LazyLock;
+
 use weir_benches::config::Settings;
 use weir_benches::tls::{ECDSA, Key, RSA};
 
@@ -10,7 +12,7 @@ use crate::scripts::{BROWSER, CLIENTS, FEW_CLIENTS, FRESH, MANY_CLIENTS};
 type Rows = &'static [(&'static str, &'static str)];
 
 /// One way to use a proxy.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Case {
     /// As the command line names it, and as the table does.
     pub(crate) name: &'static str,
@@ -50,75 +52,68 @@ pub(crate) enum Handshakes {
     Resumed,
 }
 
-const fn case(name: &'static str, title: &'static str) -> Case {
+fn case(name: &'static str, title: &'static str) -> Case {
     Case {
         name,
         title,
         path: "/",
-        script: "",
         connections: (0, u32::MAX),
-        log: false,
-        denied: None,
-        bans: 0,
-        is_forwarded: false,
-        two_workers: false,
-        large: false,
-        tls: None,
+        ..Case::default()
     }
 }
 
 impl Case {
-    const fn log(mut self) -> Self {
+    fn log(mut self) -> Self {
         self.log = true;
         self
     }
 
-    const fn large(mut self, path: &'static str) -> Self {
+    fn large(mut self, path: &'static str) -> Self {
         self.large = true;
         self.path = path;
         self
     }
 
-    const fn post(mut self, script: &'static str) -> Self {
+    fn post(mut self, script: &'static str) -> Self {
         self.path = "/upload";
         self.sends(script)
     }
 
-    const fn sends(mut self, script: &'static str) -> Self {
+    fn sends(mut self, script: &'static str) -> Self {
         self.script = script;
         self
     }
 
     /// Clients that a trusted proxy names.
-    const fn clients(mut self, script: &'static str) -> Self {
+    fn clients(mut self, script: &'static str) -> Self {
         self.is_forwarded = true;
         self.sends(script)
     }
 
-    const fn bans(mut self, bans: usize) -> Self {
+    fn bans(mut self, bans: usize) -> Self {
         self.bans = bans;
         self
     }
 
     /// The generator itself is denied: its netblock may have eight connections (CONN-3).
-    const fn refuse(mut self) -> Self {
+    fn refuse(mut self) -> Self {
         self.denied = Some("127.0.0.1/32");
         self.connections = (0, 8);
         self
     }
 
     /// A denied client behind a trusted proxy.
-    const fn named(mut self) -> Self {
+    fn named(mut self) -> Self {
         self.denied = Some("203.0.113.0/24");
         self.clients("wrk.headers['X-Forwarded-For'] = '203.0.113.7'\n")
     }
 
-    const fn tls(mut self, key: Key, handshakes: Handshakes) -> Self {
+    fn tls(mut self, key: Key, handshakes: Handshakes) -> Self {
         self.tls = Some((key, handshakes));
         self
     }
 
-    const fn http2(mut self, connections: u32) -> Self {
+    fn http2(mut self, connections: u32) -> Self {
         self.connections = (0, connections);
         self.tls(ECDSA, Handshakes::Http2)
     }
@@ -136,7 +131,7 @@ impl Case {
 
 /// Every case, in the order of the table.
 #[rustfmt::skip]
-pub(crate) static CASES: [Case; 33] = [
+pub(crate) static CASES: LazyLock<[Case; 33]> = LazyLock::new(|| [
     case("pass", "pass"),
     case("pass+log", "pass, log on").log(),
     case("named", "refuse named by a trusted proxy").named(),
@@ -160,7 +155,7 @@ pub(crate) static CASES: [Case; 33] = [
     case("bans+refuse", "refuse named by a trusted proxy, 10,000 bans").named().bans(10_000),
     case("clients+100", "100 clients in turn").clients(FEW_CLIENTS),
     case("clients+1000000", "1,000,000 clients in turn").clients(MANY_CLIENTS),
-    STEADY,
+    steady(),
     Case { connections: (1000, 1000), ..case("busy", "pass, 1,000 connections") },
     Case { two_workers: true, ..case("workers", "pass, two workers") },
     case("tls", "pass over TLS").tls(ECDSA, Handshakes::Once),
@@ -171,12 +166,13 @@ pub(crate) static CASES: [Case; 33] = [
     case("h2", "pass over HTTP/2, ten streams a connection").http2(16),
     case("h2+log", "pass over HTTP/2, log on").http2(16).log(),
     case("h2+download", "1 MiB answer over HTTP/2").large("/1m").http2(4),
-];
+]);
 
-/// That of `steady`: 20,000 clients, 10,000 bans.
-pub(crate) const STEADY: Case = case("clients+bans", "20,000 clients in turn, 10,000 bans")
-    .clients(CLIENTS)
-    .bans(10_000);
+/// That of `peers --steady`.
+pub(crate) fn steady() -> Case {
+    let case = case("clients+bans", "20,000 clients in turn, 10,000 bans");
+    case.clients(CLIENTS).bans(10_000)
+}
 
 /// The netblocks of [`Case::bans`].
 pub(crate) fn banned_netblocks(count: usize) -> impl Iterator<Item = String> {
@@ -191,7 +187,7 @@ pub(crate) fn banned_netblocks(count: usize) -> impl Iterator<Item = String> {
 }
 
 /// Two ways to run weir that differ in one feature.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Feature {
     pub(crate) name: &'static str,
     pub(crate) title: &'static str,
@@ -221,20 +217,11 @@ pub(crate) struct Feature {
 /// is: a directory, and an address.
 pub(crate) type Places = [(&'static str, String); 2];
 
-const fn feature(title: &'static str) -> Feature {
+fn feature(title: &'static str) -> Feature {
     Feature {
-        name: "",
         title,
         script: CLIENTS,
-        full: false,
-        in_memory: false,
-        apart: false,
-        scrape: false,
-        long: None,
-        both: &[],
-        without: &[],
-        with: &[],
-        proof: None,
+        ..Feature::default()
     }
 }
 
@@ -245,96 +232,102 @@ const FILE: Rows = &[
     ("WAF_LOOKUP_DB_PATH", "{databases}/country.mmdb,{databases}/asn.mmdb"),
 ];
 
-const WRITES: Feature = Feature {
-    name: "state-writes",
-    full: true,
-    both: &[("WAF_ANOMALY_CLIENT_REQUESTS_PER_HOUR", "1000000000000")],
-    without: &[("WAF_STATE_COUNTER_INTERVAL", "1h")],
-    with: &[("WAF_STATE_COUNTER_INTERVAL", "1s")],
-    proof: Some("waf_state_writes_total{file=\"clients.json\",outcome=\"ok\"}"),
-    ..feature("full state written each second")
-};
+fn writes() -> Feature {
+    Feature {
+        name: "state-writes",
+        full: true,
+        both: &[("WAF_ANOMALY_CLIENT_REQUESTS_PER_HOUR", "1000000000000")],
+        without: &[("WAF_STATE_COUNTER_INTERVAL", "1h")],
+        with: &[("WAF_STATE_COUNTER_INTERVAL", "1s")],
+        proof: Some("waf_state_writes_total{file=\"clients.json\",outcome=\"ok\"}"),
+        ..feature("full state written each second")
+    }
+}
 
-const LOOKUPS: Feature = Feature {
-    name: "file-lookups",
-    script: FRESH,
-    with: FILE,
-    proof: Some("waf_lookups_total{outcome=\"known\"}"),
-    ..feature("database files, 20,000 clients: looked up once each, known afterwards")
-};
+fn lookups() -> Feature {
+    Feature {
+        name: "file-lookups",
+        script: FRESH,
+        with: FILE,
+        proof: Some("waf_lookups_total{outcome=\"known\"}"),
+        ..feature("database files, 20,000 clients: looked up once each, known afterwards")
+    }
+}
 
 /// Every feature, in the order of the table.
-pub(crate) static FEATURES: [Feature; 9] = [
-    Feature {
-        name: "scrape",
-        full: true,
-        scrape: true,
-        ..feature("metrics asked for once a second, full state")
-    },
-    Feature {
-        title: "full state written once a minute",
-        with: &[("WAF_STATE_COUNTER_INTERVAL", "60s")],
-        // A round holds one write.
-        long: Some((60, 2)),
-        ..WRITES
-    },
-    WRITES,
-    Feature {
-        title: "full state written each second, worker alone on its core",
-        apart: true,
-        ..WRITES
-    },
-    LOOKUPS,
-    Feature {
-        title: "database files, each request a fresh client: a lookup each",
-        script: "fresh_each()",
-        ..LOOKUPS
-    },
-    // By the defaults five questions fail in the warm-up, so what is measured is nearly all with
-    // the breaker open: nobody is asked.
-    Feature {
-        name: "silent-lookups",
-        script: FRESH,
-        with: &[
-            ("WAF_LOOKUP_SOURCE", "url"),
-            ("WAF_LOOKUP_URL", "http://{service}/{ip}"),
-        ],
-        proof: Some("waf_lookups_total{outcome=\"timeout\"}"),
-        ..feature("lookup service that never answers, breaker open, 20,000 fresh clients")
-    },
-    // More scopes than counters are kept: nearly each request puts one out. Thresholds of AS
-    // numbers need lookups.
-    Feature {
-        name: "anomalies",
-        script: FRESH,
-        both: FILE,
-        with: &[
-            ("WAF_ANOMALY_CLIENT_REQUESTS_PER_MINUTE", "1000000000000"),
-            ("WAF_ANOMALY_CLIENT_REQUESTS_PER_HOUR", "1000000000000"),
-            ("WAF_ANOMALY_CLIENT_BYTES_PER_MINUTE", "1000T"),
-            ("WAF_ANOMALY_CLIENT_BYTES_PER_HOUR", "1000T"),
-            ("WAF_ANOMALY_NET_REQUESTS_PER_MINUTE", "1000000000000"),
-            ("WAF_ANOMALY_NET_REQUESTS_PER_HOUR", "1000000000000"),
-            ("WAF_ANOMALY_NET_BYTES_PER_MINUTE", "1000T"),
-            ("WAF_ANOMALY_NET_BYTES_PER_HOUR", "1000T"),
-            ("WAF_ANOMALY_ASN_REQUESTS_PER_MINUTE", "1000000000000"),
-            ("WAF_ANOMALY_ASN_REQUESTS_PER_HOUR", "1000000000000"),
-            ("WAF_ANOMALY_ASN_BYTES_PER_MINUTE", "1000T"),
-            ("WAF_ANOMALY_ASN_BYTES_PER_HOUR", "1000T"),
-            ("WAF_ANOMALY_TOTAL_REQUESTS_PER_MINUTE", "1000000000000"),
-            ("WAF_ANOMALY_TOTAL_REQUESTS_PER_HOUR", "1000000000000"),
-            ("WAF_ANOMALY_TOTAL_BYTES_PER_MINUTE", "1000T"),
-            ("WAF_ANOMALY_TOTAL_BYTES_PER_HOUR", "1000T"),
-        ],
-        ..feature("every anomaly threshold set, 20,000 clients in as many netblocks")
-    },
-    Feature {
-        name: "log",
-        in_memory: true,
-        with: &[("WAF_LOG_REQUESTS", "all")],
-        ..feature("request log of every request, in memory")
-    },
-];
+pub(crate) static FEATURES: LazyLock<[Feature; 9]> = LazyLock::new(|| {
+    [
+        Feature {
+            name: "scrape",
+            full: true,
+            scrape: true,
+            ..feature("metrics asked for once a second, full state")
+        },
+        Feature {
+            title: "full state written once a minute",
+            with: &[("WAF_STATE_COUNTER_INTERVAL", "60s")],
+            // A round holds one write.
+            long: Some((60, 2)),
+            ..writes()
+        },
+        writes(),
+        Feature {
+            title: "full state written each second, worker alone on its core",
+            apart: true,
+            ..writes()
+        },
+        lookups(),
+        Feature {
+            title: "database files, each request a fresh client: a lookup each",
+            script: "fresh_each()",
+            ..lookups()
+        },
+        // By the defaults five questions fail in the warm-up, so what is measured is nearly all
+        // with the breaker open: nobody is asked.
+        Feature {
+            name: "silent-lookups",
+            script: FRESH,
+            with: &[
+                ("WAF_LOOKUP_SOURCE", "url"),
+                ("WAF_LOOKUP_URL", "http://{service}/{ip}"),
+            ],
+            proof: Some("waf_lookups_total{outcome=\"timeout\"}"),
+            ..feature("lookup service that never answers, breaker open, 20,000 fresh clients")
+        },
+        // More scopes than counters are kept: nearly each request puts one out. Thresholds of AS
+        // numbers need lookups.
+        Feature {
+            name: "anomalies",
+            script: FRESH,
+            both: FILE,
+            with: &[
+                ("WAF_ANOMALY_CLIENT_REQUESTS_PER_MINUTE", "1000000000000"),
+                ("WAF_ANOMALY_CLIENT_REQUESTS_PER_HOUR", "1000000000000"),
+                ("WAF_ANOMALY_CLIENT_BYTES_PER_MINUTE", "1000T"),
+                ("WAF_ANOMALY_CLIENT_BYTES_PER_HOUR", "1000T"),
+                ("WAF_ANOMALY_NET_REQUESTS_PER_MINUTE", "1000000000000"),
+                ("WAF_ANOMALY_NET_REQUESTS_PER_HOUR", "1000000000000"),
+                ("WAF_ANOMALY_NET_BYTES_PER_MINUTE", "1000T"),
+                ("WAF_ANOMALY_NET_BYTES_PER_HOUR", "1000T"),
+                ("WAF_ANOMALY_ASN_REQUESTS_PER_MINUTE", "1000000000000"),
+                ("WAF_ANOMALY_ASN_REQUESTS_PER_HOUR", "1000000000000"),
+                ("WAF_ANOMALY_ASN_BYTES_PER_MINUTE", "1000T"),
+                ("WAF_ANOMALY_ASN_BYTES_PER_HOUR", "1000T"),
+                ("WAF_ANOMALY_TOTAL_REQUESTS_PER_MINUTE", "1000000000000"),
+                ("WAF_ANOMALY_TOTAL_REQUESTS_PER_HOUR", "1000000000000"),
+                ("WAF_ANOMALY_TOTAL_BYTES_PER_MINUTE", "1000T"),
+                ("WAF_ANOMALY_TOTAL_BYTES_PER_HOUR", "1000T"),
+            ],
+            ..feature("every anomaly threshold set, 20,000 clients in as many netblocks")
+        },
+        Feature {
+            name: "log",
+            in_memory: true,
+            with: &[("WAF_LOG_REQUESTS", "all")],
+            ..feature("request log of every request, in memory")
+        },
+    ]
+});
 
 impl Feature {
     /// Its settings, besides those of every run.
@@ -371,7 +364,7 @@ mod tests {
         let titles: HashSet<_> = FEATURES.iter().map(|feature| feature.title).collect();
         assert_eq!((cases.len(), titles.len()), (CASES.len(), FEATURES.len()));
         let places = ["{databases}", "{service}"].map(|place| (place, "there".to_owned()));
-        for feature in &FEATURES {
+        for feature in FEATURES.iter() {
             let [without, with] = [false, true].map(|with| feature.settings(with, &places));
             assert!(feature.scrape || without != with, "{}", feature.title);
             let open = |(_, value): &(String, String)| value.replace("{ip}", "").contains('{');

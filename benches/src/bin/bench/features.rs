@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use rustix::thread::{Pid, sched_setaffinity};
 use tempfile::TempDir;
-use weir_benches::ask::{metric, metrics};
+use weir_benches::ask::{TOKEN, metric, metrics};
 use weir_benches::beside::each_second;
 use weir_benches::config::{self, Settings};
 use weir_benches::load::WARM_UP;
@@ -16,7 +16,6 @@ use weir_benches::state::{self, FILES};
 
 use crate::cases::{Feature, Places};
 use crate::measure::{Figures, WORKERS, around};
-use crate::proxies::TOKEN;
 use crate::run::{Bench, without_and_with};
 use crate::table::OfFeature;
 
@@ -55,7 +54,7 @@ impl Overhead<'_> {
         if feature.apart {
             set_apart(weir.id())?;
         }
-        let page = || metrics(weir.address, TOKEN);
+        let page = || metrics(weir.address);
         let (mut figures, _) = around(&weir, || match feature.scrape && with {
             true => each_second(|| page().map(drop), || run(time)),
             false => run(time),

@@ -11,16 +11,13 @@ use anyhow::{Result, bail};
 use clap::Args;
 use serde_json::json;
 use weir_benches::beside::{Ended, beside};
-use weir_benches::load::Paced;
 use weir_benches::program::{Programs, Running, directory, free_port, wait_until};
-use weir_benches::statistics::Delays;
 use weir_benches::{ask, config, meter};
 
 use crate::run::{Good, positive, without_and_with};
 
 /// How long the service may take until a version holds.
 const PATIENCE: Duration = Duration::from_secs(60);
-const TOKEN: &str = "Feeds-admin-token-0123456789abcdefgh";
 /// The thread of the control loop, the one that reads lists, the one that fetches, and the workers.
 const THREADS: [&str; 4] = ["weir-control", "weir-files", "weir-feeds", "weir-worker"];
 
@@ -43,15 +40,7 @@ pub(crate) struct Arguments {
     both_cores: bool,
 }
 
-/// One measurement: how long answers took, the processor time of each of [`THREADS`] in
-/// milliseconds, and how many versions were taken.
-struct Measured {
-    delays: Delays,
-    threads: [f64; THREADS.len()],
-    versions: usize,
-}
-
-/// The table.
+/// The table: with the processor time of each of [`THREADS`], in milliseconds.
 pub(crate) fn compare(arguments: &Arguments, programs: &Programs) -> Result<String> {
     let good = &arguments.good;
     if good.rounds.seconds <= arguments.every {
@@ -60,15 +49,18 @@ pub(crate) fn compare(arguments: &Arguments, programs: &Programs) -> Result<Stri
     let application = Running::application(programs)?;
     let service = Service::start(programs, &application, arguments)?;
     let every = Duration::from_secs(arguments.every);
+    let (mut versions, mut times) = (0, [0.0; THREADS.len()]);
     let both = without_and_with("feeds", good.rounds.rounds, |is_beside| {
-        service.measure(good.load(), is_beside.then_some(every))
+        let before = service.threads()?;
+        let change = |ended: &Ended| service.change_each(every, is_beside, ended);
+        let (taken, delays) = beside(change, || good.load().run(service.weir.address))?;
+        versions += taken;
+        for ((time, now), before) in times.iter_mut().zip(service.threads()?).zip(before) {
+            let more = now - before;
+            *time += if is_beside { more } else { -more };
+        }
+        Ok(delays)
     })?;
-    Ok(table(arguments, &both))
-}
-
-fn table(arguments: &Arguments, both: &[Vec<Measured>; 2]) -> String {
-    let [alone, beside] = both;
-    let versions: usize = beside.iter().map(|measured| measured.versions).sum();
     let cores = match arguments.both_cores {
         true => "both cores",
         false => "one core",
@@ -77,17 +69,13 @@ fn table(arguments: &Arguments, both: &[Vec<Measured>; 2]) -> String {
         "a feed of {} entries, {versions} versions taken, one every {} s; weir on {cores}",
         arguments.entries, arguments.every
     );
-    let mut text = arguments
-        .good
-        .table(&what, both, |measured| &measured.delays);
+    let mut text = good.table(&what, &both);
     text.push_str("processor time, ms a version, beside less alone\n");
-    for (thread, name) in THREADS.iter().enumerate() {
-        let times = |one: &Measured| one.threads.get(thread).copied();
-        let sum = |all: &[Measured]| -> f64 { all.iter().filter_map(times).sum() };
-        let each = (sum(beside) - sum(alone)) / versions.max(1) as f64;
+    for (name, time) in THREADS.iter().zip(times) {
+        let each = time / f64::from(versions.max(1));
         let _ = writeln!(text, "{name:14} {each:8.1}");
     }
-    text
+    Ok(text)
 }
 
 /// The service, and the application that publishes its feed.
@@ -112,7 +100,7 @@ impl Service {
         let admin = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?));
         let settings = config::weir(directory.path(), application.address)
             .with("WAF_ADMIN_LISTEN", admin)
-            .with("WAF_ADMIN_TOKEN", TOKEN)
+            .with("WAF_ADMIN_TOKEN", ask::TOKEN)
             .with("WAF_TRUSTED_PROXIES", "127.0.0.1");
         let cores = 1 + usize::from(arguments.both_cores);
         let versions = [9, 11].map(|first| list(first, arguments.entries));
@@ -130,27 +118,14 @@ impl Service {
         Ok(service)
     }
 
-    /// The load, alone or while the feed changes every so many seconds.
-    fn measure(&self, load: Paced, every: Option<Duration>) -> Result<Measured> {
-        let before = self.threads()?;
-        let change = |ended: &Ended| {
-            let mut versions = 0;
-            while every.is_some_and(|every| !ended.is_within(every)) {
-                self.change()?;
-                versions += 1;
-            }
-            Ok(versions)
-        };
-        let (versions, delays) = beside(change, || load.run(self.weir.address))?;
-        let mut threads = self.threads()?;
-        for (now, before) in threads.iter_mut().zip(before) {
-            *now -= before;
+    /// Changes the feed again and again, or never, until the work beside it has ended: how often.
+    fn change_each(&self, every: Duration, is_wanted: bool, ended: &Ended) -> Result<u32> {
+        let mut versions = 0;
+        while is_wanted && !ended.is_within(every) {
+            self.change()?;
+            versions += 1;
         }
-        Ok(Measured {
-            delays,
-            threads,
-            versions,
-        })
+        Ok(versions)
     }
 
     /// Has another version fetched, and waits until it holds.
@@ -159,7 +134,7 @@ impl Service {
         let [first, second] = &self.versions;
         let is_first = std::fs::read_to_string(&self.file)? == *first;
         std::fs::write(&self.file, if is_first { second } else { first })?;
-        ask::operator(self.admin, TOKEN, "POST /v1/feeds/drop/fetch", "")?.expect(202)?;
+        ask::operator(self.admin, "POST /v1/feeds/drop/fetch", "")?.expect(202)?;
         self.wait_for_another(held.as_deref())
     }
 
@@ -175,7 +150,7 @@ impl Service {
 
     /// When the version was taken that holds.
     fn taken(&self) -> Result<Option<String>> {
-        let answer = ask::operator(self.admin, TOKEN, "GET /v1/feeds", "")?.expect(200)?;
+        let answer = ask::operator(self.admin, "GET /v1/feeds", "")?.expect(200)?;
         Ok(answer.at("/feeds/0/taken")?.as_str().map(str::to_owned))
     }
 

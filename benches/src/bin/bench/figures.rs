@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
-use weir_benches::ask::{self, connect, metric, metrics, request};
+use weir_benches::ask::{self, connect, forwarded, metric, metrics, request};
 use weir_benches::config::Settings;
 use weir_benches::load::WARM_UP;
 use weir_benches::meter;
@@ -17,7 +17,6 @@ use weir_benches::state::{self, FILES};
 use weir_benches::statistics::{Spread, ms};
 
 use crate::features::Overhead;
-use crate::proxies::TOKEN;
 use crate::scripts::CLIENTS;
 use crate::table::Figure;
 
@@ -91,7 +90,7 @@ fn new_bans(bench: &Overhead) -> Result<Vec<Figure>> {
     for number in 0..NEW_BANS {
         let net = format!("203.0.{number}");
         let mut neighbour = connect(weir.address)?;
-        let of = |host| format!("X-Forwarded-For: {net}.{host}\r\n");
+        let of = |host| forwarded(&format!("{net}.{host}"));
         let poll = request("GET /", &of(200), "");
         ask::on(&mut neighbour, &poll)?.expect(200)?;
         let breaks = request("POST /", &of(7), &"x".repeat(1001));
@@ -137,7 +136,7 @@ fn edits(bench: &Overhead) -> Result<Vec<Figure>> {
 /// milliseconds.
 fn edit(weir: &Running, path: &Path, document: &Value) -> Result<f64> {
     const TAKEN: &str = "waf_state_edits_total{file=\"bans.json\",outcome=\"taken\"}";
-    let before = metric(&metrics(weir.address, TOKEN)?, TAKEN)?;
+    let before = metric(&metrics(weir.address)?, TAKEN)?;
     let aside = path.with_extension("new");
     std::fs::write(&aside, serde_json::to_string_pretty(document)?)?;
     std::fs::rename(&aside, path)?;
@@ -149,7 +148,7 @@ fn edit(weir: &Running, path: &Path, document: &Value) -> Result<f64> {
         if began.elapsed() > PATIENCE {
             bail!("the edit is not taken");
         }
-        after += usize::from(after > 0 || metric(&metrics(weir.address, TOKEN)?, TAKEN)? != before);
+        after += usize::from(after > 0 || metric(&metrics(weir.address)?, TAKEN)? != before);
         Ok(after < 200)
     })
 }
@@ -159,7 +158,7 @@ fn longest(address: SocketAddr, mut goes_on: impl FnMut(usize) -> Result<bool>) 
     let (mut longest, mut asked) = (0.0_f64, 0);
     loop {
         let began = Instant::now();
-        metrics(address, TOKEN)?;
+        metrics(address)?;
         longest = longest.max(ms(began.elapsed()));
         asked += 1;
         if !goes_on(asked)? {

@@ -31,7 +31,6 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const MAX_TOLD: u64 = 3;
 /// Clients of a run that are no generators, and room for those that ask for the answers here.
 const OTHERS: usize = 10;
-const TOKEN: &str = "Handovers-admin-token-0123456789abcdef";
 
 /// Times hand-overs under load with full state files.
 #[derive(Args)]
@@ -133,7 +132,7 @@ impl Service {
         let settings = config::weir(directory.path(), application.address)
             .with("WAF_WORKERS", 2)
             .with("WAF_TRUSTED_PROXIES", "127.0.0.1")
-            .with("WAF_ADMIN_TOKEN", TOKEN)
+            .with("WAF_ADMIN_TOKEN", ask::TOKEN)
             .with("WAF_ANOMALY_CLIENT_REQUESTS_PER_HOUR", 1_000_000_000)
             .with("WAF_MAX_BANS", most);
         let weir = Running::weir(2, programs, settings, directory)?;
@@ -188,14 +187,16 @@ impl Service {
     }
 
     fn operator(&self, line: &str, body: &str) -> Result<Message> {
-        ask::operator(self.weir.address, TOKEN, line, body)
+        ask::operator(self.weir.address, line, body)
     }
 
     /// Asks as a client, and expects this status.
     fn ask(&self, client: &str, status: u16) -> Result<()> {
-        let fields = format!("X-Forwarded-For: {client}\r\n");
-        let answer = ask::once(self.weir.address, "GET /", &fields, "")?.expect(status);
-        answer.map(drop).with_context(|| client.to_owned())
+        let answer = ask::once(self.weir.address, "GET /", &ask::forwarded(client), "")?;
+        answer
+            .expect(status)
+            .map(drop)
+            .with_context(|| client.to_owned())
     }
 
     /// Requests of a client that were let through.
@@ -271,9 +272,7 @@ impl Traffic {
 /// One request, on the connection that is kept or on a new one.
 fn request(address: SocketAddr, client: usize, kept: &mut Option<TcpStream>) -> Result<()> {
     let mut stream = kept.take().map_or_else(|| ask::connect(address), Ok)?;
-    let (third, fourth) = (client / 256, client % 256);
-    let request =
-        format!("GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 10.200.{third}.{fourth}\r\n\r\n");
+    let request = ask::request("GET /", &ask::forwarded(&state::client(client)), "");
     let answer = ask::on(&mut stream, &request)?.expect(200)?;
     if !answer.head.contains("connection: close") {
         *kept = Some(stream);

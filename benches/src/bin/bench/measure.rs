@@ -154,7 +154,7 @@ fn check_answer(proxy: &Running, case: &Case) -> Result<()> {
         Some("203.0.113.0/24") => "203.0.113.7",
         _ => "10.200.0.1",
     };
-    let fields = format!("Connection: close\r\nX-Forwarded-For: {client}\r\n");
+    let fields = ask::forwarded(client) + "Connection: close\r\n";
     let request = ask::request(&format!("GET {}", case.path), &fields, "");
     let answer = match case.tls {
         None => ask::on(&mut ask::connect(proxy.address)?, &request)?,

@@ -85,7 +85,7 @@ pub(crate) fn compare(arguments: &Arguments, programs: &Programs) -> Result<Stri
         Ok(delays)
     })?;
     let what = format!("{slow} slow connections, at least {stood} open files in the service");
-    Ok(good.table(&what, &both, |delays| delays))
+    Ok(good.table(&what, &both))
 }
 
 fn raise_file_limit(wanted: u64) -> Result<()> {

@@ -9,15 +9,15 @@ use std::fmt::Write as _;
 use anyhow::Result;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
-use weir_benches::ask::metrics;
+use weir_benches::ask::{TOKEN, metrics};
 use weir_benches::beside::each_second;
 use weir_benches::load::{Paced, WARM_UP};
 use weir_benches::program::{Kind, PROGRAMS, Programs};
 use weir_benches::statistics::{Delays, Spread, median};
 
-use crate::cases::{CASES, Case, STEADY};
+use crate::cases::{self, CASES, Case};
 use crate::measure::{measure, system_calls};
-use crate::proxies::{TOKEN, start};
+use crate::proxies::start;
 use crate::run::{Bench, Rounds, take_turns};
 use crate::table::{self, OfCase};
 
@@ -104,7 +104,8 @@ fn steady(bench: &Bench, kinds: &[Kind]) -> Result<String> {
         ("WAF_METRICS_TOKEN", TOKEN),
         ("WAF_STATE_COUNTER_INTERVAL", "1s"),
     ];
-    let start = |kind| start(kind, bench, &STEADY, &further);
+    let case = cases::steady();
+    let start = |kind| start(kind, bench, &case, &further);
     let nginx = start(Kind::Nginx)?;
     let counted = bench.load.run(nginx.address, "", 2 * WARM_UP)?;
     drop(nginx);
@@ -117,10 +118,10 @@ fn steady(bench: &Bench, kinds: &[Kind]) -> Result<String> {
     take_turns("steady", bench.rounds, &mut all, Kind::name, |kind, _| {
         let proxy = start(kind)?;
         // 20,000 clients to keep and to write.
-        bench.load.run(proxy.address, STEADY.script, WARM_UP)?;
+        bench.load.run(proxy.address, case.script, WARM_UP)?;
         let run = || paced.run(proxy.address);
         match kind {
-            Kind::Weir => each_second(|| metrics(proxy.address, TOKEN).map(drop), run),
+            Kind::Weir => each_second(|| metrics(proxy.address).map(drop), run),
             Kind::Nginx | Kind::Haproxy => run(),
         }
     })?;

@@ -20,9 +20,6 @@ use weir_benches::tls::certificate;
 use crate::cases::{Case, banned_netblocks};
 use crate::run::Bench;
 
-/// `WAF_METRICS_TOKEN`, where the metrics are asked for.
-pub(crate) const TOKEN: &str = "benchmark";
-
 /// Settings of weir: every refusal has its line in the log, as with the peers. Here and in the two
 /// below, a line that begins with a word in brackets is there in some cases: see [`Place::fill`].
 const WEIR: &str = "\

@@ -114,21 +114,14 @@ impl Good {
     }
 
     /// The table of both: this traffic alone, and beside `what`.
-    pub(crate) fn table<T>(
-        &self,
-        what: &str,
-        both: &[Vec<T>; 2],
-        delays: impl Fn(&T) -> &Delays,
-    ) -> String {
+    pub(crate) fn table(&self, what: &str, both: &[Vec<Delays>; 2]) -> String {
         let mut text = format!(
             "{} requests a second on {} connections, medians of {} rounds of {} s\n{what}\n\
              ms           alone    beside   ratio\n",
             self.rate, self.rounds.connections, self.rounds.rounds, self.rounds.seconds
         );
         let mut row = |name: &str, of: fn(&Delays) -> f64| {
-            let [alone, beside] = both
-                .each_ref()
-                .map(|rounds| median(rounds.iter().map(|round| of(delays(round)))));
+            let [alone, beside] = both.each_ref().map(|rounds| median(rounds.iter().map(of)));
             let ratio = beside / alone;
             let _ = writeln!(text, "{name:8} {alone:9.3} {beside:9.3} {ratio:7.2}");
         };

@@ -22,8 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const UPGRADE: &str = "Connection: Upgrade\r\nUpgrade: websocket\r\n\
     Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n";
 const CLOSE: &str = "Connection: close\r\n";
-const WRONG_TOKEN: &str = "Authorization: Bearer soak-admin-token-0123456789abcdef\r\n";
-const METRICS_TOKEN: &str = "Authorization: Bearer soak-metrics-token-0123456789abcdef\r\n";
+const WRONG_TOKEN: &str = "Authorization: Bearer benches-token-0123456789abcdef-abcdef\r\n";
+const METRICS_TOKEN: &str = "Authorization: Bearer Benches-token-0123456789abcdef-abcdef\r\n";
 
 /// How often among 1000 requests who sends what, and what follows.
 #[rustfmt::skip]
@@ -175,46 +175,51 @@ impl Client {
         Ok(())
     }
 
-    async fn one(&mut self, who: Who, sends: Sends, then: Then) -> Result<()> {
+    /// What is sent, and how many requests it is.
+    fn requests(&mut self, who: Who, sends: Sends) -> (String, usize) {
         let number = self.chance.u32(..20_000);
         let who = match who {
             Ordinary => format!("10.9.{}.{}", number / 256, number % 256),
             Who::Banned => format!("203.0.113.{}", number % 256),
             Who::Greedy => format!("198.18.{}.1", number % 20),
         };
-        let mut count = 1;
         let body = |length: usize| "x".repeat(length);
         let request = match sends {
-            Sends::Get(path, fields) => {
-                if fields == CLOSE {
-                    self.connection = None;
-                }
-                get(path, &who, fields)
-            }
+            Sends::Get(path, fields) => get(path, &who, fields),
             Sends::Post => post(&who, &body(self.chance.usize(1..4000))),
             Sends::Chunked => post_chunked(&who),
             Sends::Half => post(&who, &body(100_000)).split_at(10_000).0.to_owned(),
-            Sends::Twice => {
-                count = 2;
-                get("/", &who, "").repeat(2)
-            }
+            Sends::Twice => return (get("/", &who, "").repeat(2), 2),
             Sends::Many => {
-                count = self.chance.usize(17..50);
+                let count = self.chance.usize(17..50);
                 let sized = post(&who, &body(self.chance.usize(1..2000)));
                 let chunked = post_chunked(&who);
                 let requests = (0..count).map(|_| match self.chance.bool() {
                     true => &*sized,
                     false => &*chunked,
                 });
-                requests.collect()
+                return (requests.collect(), count);
             }
             Sends::Bad => "GET / HTTP/1.1\r\nHost: a\r\nBad Name: x\r\n\r\n".to_owned(),
         };
+        (request, 1)
+    }
+
+    async fn one(&mut self, who: Who, sends: Sends, then: Then) -> Result<()> {
+        if matches!(sends, Sends::Get(_, CLOSE)) {
+            self.connection = None;
+        }
+        let (request, mut count) = self.requests(who, sends);
         self.send(&request).await?;
         match then {
             Then::Any => {
                 for _ in 0..count {
-                    self.answer_of_application().await?;
+                    // Where the answer broke off at once its head may not have been sent either. A
+                    // connection that was closed before the request arrived would be found by the
+                    // sums.
+                    let message = self.received().await?;
+                    let what = message.map_or(Ok(What::Cut), |message| seen(message.target()));
+                    self.seen.count(what?);
                 }
             }
             Then::Whole(status, what) => {
@@ -224,7 +229,14 @@ impl Client {
                     count -= 1;
                 }
             }
-            Then::Head(status, what) => self.head_alone(status, what).await?,
+            Then::Head(status, what) => {
+                let mut stream = self.connection.take().context("a connection")?;
+                let head = receive(&mut stream, &mut self.buffer, head).await?;
+                let head = head.context("the connection ended without an answer")?;
+                let found = head.split(' ').nth(1).unwrap_or_default();
+                let what = if found == status { what } else { seen(found)? };
+                self.seen.count(what);
+            }
             Then::Nothing => {
                 self.connection = None;
                 self.seen.count(What::Aborted);
@@ -254,27 +266,6 @@ impl Client {
         Ok(received)
     }
 
-    /// Whatever the application, or its failure, may lead to.
-    async fn answer_of_application(&mut self) -> Result<()> {
-        match self.received().await? {
-            Some(message) => self.status(message.target())?,
-            // Where the answer broke off at once its head may not have been sent either. A
-            // connection that was closed before the request arrived would be found by the sums.
-            None => self.seen.count(What::Cut),
-        }
-        Ok(())
-    }
-
-    fn status(&mut self, status: &str) -> Result<()> {
-        self.seen.count(match status {
-            "200" | "404" => What::Passed,
-            "502" | "504" => What::Failed,
-            "429" => What::Limited,
-            other => bail!("{other} was not expected"),
-        });
-        Ok(())
-    }
-
     async fn expect(&mut self, status: &str, what: What) -> Result<()> {
         match self.received().await? {
             Some(message) if message.target() == status => self.seen.count(what),
@@ -282,19 +273,16 @@ impl Client {
         }
         Ok(())
     }
+}
 
-    /// Reads the head of an answer and goes away.
-    async fn head_alone(&mut self, status: &str, what: What) -> Result<()> {
-        let mut stream = self.connection.take().context("a connection")?;
-        let head = receive(&mut stream, &mut self.buffer, head).await?;
-        let head = head.context("the connection ended without an answer")?;
-        let found = head.split(' ').nth(1).unwrap_or_default();
-        if found != status {
-            return self.status(found);
-        }
-        self.seen.count(what);
-        Ok(())
-    }
+/// What an answer of the application, or of its failure, is.
+fn seen(status: &str) -> Result<What> {
+    Ok(match status {
+        "200" | "404" => What::Passed,
+        "502" | "504" => What::Failed,
+        "429" => What::Limited,
+        other => bail!("{other} was not expected"),
+    })
 }
 
 fn get(path: &str, who: &str, fields: &str) -> String {

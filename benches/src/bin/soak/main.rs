@@ -25,7 +25,7 @@ mod trouble;
 
 use application::Switch;
 use client::{Client, Seen, What};
-use service::{Service, operator};
+use service::Service;
 use trouble::{Done, trouble};
 
 /// Part of the requests that come before the first look at memory.
@@ -240,7 +240,7 @@ fn compare(
     done: &Done,
     switch: &Switch,
 ) -> Result<()> {
-    let page = service.metrics()?;
+    let page = ask::metrics(service.address)?;
     // A series that is not there is no zero.
     let of = |series: &str| ask::metric(&page, series).map_or(u64::MAX, |value| value as u64);
     let rows: [(&[&str], &[What], u64); 6] = [
@@ -312,7 +312,7 @@ fn compare_held(report: &mut Report, before: Held, after: Held, judged: bool) {
 
 /// Every ban that was acknowledged or saved is there.
 fn bans(report: &mut Report, service: &Service, done: &Done) -> Result<()> {
-    let answer = operator(service.address, "GET /_waf/bans?active=true", "")?;
+    let answer = ask::operator(service.address, "GET /_waf/bans?active=true", "")?;
     let answer = answer.expect(200)?;
     let text = answer.text();
     let there = done.banned.iter().filter(|netblock| {

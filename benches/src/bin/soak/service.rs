@@ -12,14 +12,9 @@ use anyhow::{Context, Result};
 use rustix::process::Signal;
 use tempfile::TempDir;
 use weir_benches::config::Settings;
-use weir_benches::message::Message;
 use weir_benches::program::{Running, signal, wait_until};
 use weir_benches::{ask, meter};
 
-/// `WAF_METRICS_TOKEN`
-const METRICS_TOKEN: &str = "soak-metrics-token-0123456789abcdef";
-/// `WAF_ADMIN_TOKEN`
-const ADMIN_TOKEN: &str = "Soak-admin-token-0123456789abcdef";
 /// How long the service may take to end.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -49,8 +44,8 @@ impl Service {
             .with("WAF_WORKERS", workers)
             .with("WAF_LOOKUP_SOURCE", "off")
             .with("WAF_TRUSTED_PROXIES", "127.0.0.1")
-            .with("WAF_METRICS_TOKEN", METRICS_TOKEN)
-            .with("WAF_ADMIN_TOKEN", ADMIN_TOKEN)
+            .with("WAF_METRICS_TOKEN", ask::TOKEN)
+            .with("WAF_ADMIN_TOKEN", ask::TOKEN)
             .with("WAF_RATE_LIMIT_PER_MINUTE", 1500)
             .with("WAF_RATE_LIMIT_PER_HOUR", "off")
             .with("WAF_RATE_LIMIT_PER_DAY", "off")
@@ -89,11 +84,6 @@ impl Service {
         all.into_iter().min().context("some seconds")
     }
 
-    /// The page of the metrics.
-    pub(crate) fn metrics(&self) -> Result<String> {
-        ask::metrics(self.address, METRICS_TOKEN)
-    }
-
     /// Ends it by SIGTERM: how many requests its log has.
     pub(crate) fn stop(mut self) -> Result<u64> {
         let process = &mut self.running.process.0;
@@ -102,11 +92,6 @@ impl Service {
         let log = self.log.join();
         log.map_err(|_| anyhow::anyhow!("the reader of the log panicked"))
     }
-}
-
-/// One request of the operator.
-pub(crate) fn operator(address: SocketAddr, line: &str, body: &str) -> Result<Message> {
-    ask::operator(address, ADMIN_TOKEN, line, body)
 }
 
 /// Counts the lines of requests: those of an action.

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
+use weir_benches::ask::operator;
 use weir_benches::beside::Ended;
 
 use crate::application::Switch;
-use crate::service::{Service, operator};
+use crate::service::Service;
 
 /// Between two troubles.
 const PAUSE: Duration = Duration::from_secs(2);
