@@ -37,6 +37,16 @@ fn journal(weir: &Weir) -> String {
     fs::read_to_string(weir.state_path("bans.journal")).unwrap_or_default()
 }
 
+/// Bans two netblocks, the second one in the journal.
+#[track_caller]
+fn ban_two(weir: &Weir) {
+    weir.ban("netblock", "10.1.0.0/24", "1h");
+    wait_until("lines", || {
+        weir.ban("netblock", "10.2.0.0/24", "1h");
+        !journal(weir).is_empty()
+    });
+}
+
 /// A state of so many bans as they are made in use.
 fn full_state(bans: usize) -> StateDir {
     let state = state_dir_on_disk();
@@ -125,11 +135,7 @@ fn the_journal_outlives_a_kill() {
     let application = Application::ok();
     let state = state_dir();
     let mut weir = start(&application, &state);
-    weir.ban("netblock", "10.1.0.0/24", "1h");
-    wait_until("lines", || {
-        weir.ban("netblock", "10.2.0.0/24", "1h");
-        !journal(&weir).is_empty()
-    });
+    ban_two(&weir);
     weir.ban("netblock", "10.3.0.0/24", "1h");
     weir.admin("DELETE", "/_waf/bans/10.1.0.7", None)
         .expect(200);
@@ -237,11 +243,7 @@ fn a_ban_behind_a_removed_document_outlives_a_kill() {
     for _ in 0..3 {
         let state = state_dir();
         let mut weir = start(&application, &state);
-        weir.ban("netblock", "10.1.0.0/24", "1h");
-        wait_until("lines", || {
-            weir.ban("netblock", "10.2.0.0/24", "1h");
-            !journal(&weir).is_empty()
-        });
+        ban_two(&weir);
         fs::remove_file(weir.state_path("bans.json")).expect("removes");
         let answer = weir.ban("netblock", "10.3.0.0/24", "1h");
         assert_eq!(answer.get("persisted"), None, "{answer}");
@@ -260,11 +262,7 @@ fn without_its_journal_a_ban_is_in_the_document() {
     let application = Application::ok();
     let state = state_dir();
     let weir = start(&application, &state);
-    weir.ban("netblock", "10.1.0.0/24", "1h");
-    wait_until("lines", || {
-        weir.ban("netblock", "10.2.0.0/24", "1h");
-        !journal(&weir).is_empty()
-    });
+    ban_two(&weir);
     let path = weir.state_path("bans.journal");
     fs::remove_file(&path).expect("removes");
     let answer = weir.ban("netblock", "10.3.0.0/24", "1h");
@@ -304,11 +302,7 @@ fn a_ban_behind_a_directory_outlives_a_kill() {
     let application = Application::ok();
     let state = state_dir();
     let mut weir = start(&application, &state);
-    weir.ban("netblock", "10.1.0.0/24", "1h");
-    wait_until("lines", || {
-        weir.ban("netblock", "10.2.0.0/24", "1h");
-        !journal(&weir).is_empty()
-    });
+    ban_two(&weir);
     let path = weir.state_path("bans.json");
     fs::remove_file(&path).expect("removes");
     fs::create_dir(&path).expect("makes");

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::application::{After, Application};
+use crate::support::application::{Application, statuses};
 use crate::support::dns::Dns;
 use crate::support::raw_client::{Response, request};
 use crate::support::wait_until;
@@ -124,14 +124,4 @@ fn verify(weir: &Weir, client: &str) {
         get(weir, "/proof", client, GOOGLEBOT).expect(200);
         counted(weir, "verified", "passed") > before
     });
-}
-
-/// An application whose answer's status is the last segment of the path, if it is a number.
-fn statuses() -> Application {
-    Application::start(|exchange| {
-        exchange.read_body();
-        let last = exchange.request.target.rsplit('/').next().map(str::parse);
-        exchange.answer(last.and_then(Result::ok).unwrap_or(200), &[], b"");
-        After::KeepAlive
-    })
 }

@@ -6,10 +6,9 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
-use rustls::{ServerConfig, ServerConnection, StreamOwned};
+use rustls::{ServerConnection, StreamOwned};
 
+use crate::support::geo::{issuer, server_config};
 use crate::support::wait_until;
 
 /// What a publisher sends to a head.
@@ -145,26 +144,4 @@ fn serve(
     let answer = answering.lock().expect("the answer")(&head);
     let _ = stream.write_all(&answer);
     let _ = stream.flush();
-}
-
-fn issuer() -> CertifiedIssuer<'static, KeyPair> {
-    let mut params = CertificateParams::new(Vec::<String>::new()).expect("parameters");
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let key = KeyPair::generate().expect("a key");
-    CertifiedIssuer::self_signed(params, key).expect("a certificate")
-}
-
-fn server_config(issuer: &CertifiedIssuer<'static, KeyPair>) -> Arc<ServerConfig> {
-    let params = CertificateParams::new(vec!["localhost".to_owned()]).expect("parameters");
-    let key = KeyPair::generate().expect("a key");
-    let certificate = params.signed_by(&key, issuer).expect("a certificate");
-    let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .expect("versions")
-        .with_no_client_auth()
-        .with_single_cert(vec![certificate.der().clone()], key)
-        .expect("a certificate and its key");
-    Arc::new(config)
 }

@@ -1,6 +1,7 @@
 //! Instances whose clocks are off that of the engine (FLEET-22).
 
 use super::*;
+use crate::support::clocks::patient;
 use crate::support::weir::{ms, now_ms};
 
 /// An instance whose clock is so far ahead of the machine's.
@@ -11,14 +12,7 @@ fn ahead(application: &Application, engine: &Engine, name: &str, seconds: u64) -
     fs::write(&file, (seconds * 1000).to_string()).expect("writes");
     let mut settings = settings(engine, name);
     settings.push(("WEIR_TEST_CLOCK".to_owned(), file.display().to_string()));
-    // A connection that is accepted while the clocks move is not late for that.
-    for name in [
-        "WAF_HEADER_TIMEOUT",
-        "WAF_KEEPALIVE_TIMEOUT",
-        "WAF_BODY_TIMEOUT",
-    ] {
-        settings.push((name.to_owned(), "1d".to_owned()));
-    }
+    settings.extend(patient());
     start_at(application, &state, &settings)
 }
 

@@ -32,6 +32,17 @@ fn two(
     both
 }
 
+/// Two instances with these rules, that know of each other.
+fn two_under(engine: &Engine, application: &Application, rules: &Value) -> [Weir; 2] {
+    let both = ["edge-1", "edge-2"].map(|name| {
+        let state = state_dir();
+        fs::write(state.path().join("rules.json"), pretty(rules)).expect("writes");
+        start_at(application, &state, &limited(engine, name, "1000"))
+    });
+    both.iter().for_each(|weir| drop(wait_in_step(weir, 2)));
+    both
+}
+
 fn explained(weir: &Weir) -> Value {
     let path = format!("/v1/explain?address={CLIENT}&path=%2F");
     weir.control("GET", &path, None).expect(200).json()
@@ -300,14 +311,7 @@ fn limits_and_jails_are_shared() {
         {"name": "login", "path": "/login", "per_day": 20, "on_limit": "ban"},
         {"name": "search", "path": "/search", "per_day": 20, "on_limit": "refuse"},
     ]});
-    let [one, other] = ["edge-1", "edge-2"].map(|name| {
-        let state = state_dir();
-        fs::write(state.path().join("rules.json"), pretty(&rules)).expect("writes");
-        let settings = limited(&engine, name, "1000");
-        start_at(&application, &state, &settings)
-    });
-    wait_in_step(&one, 2);
-    wait_in_step(&other, 2);
+    let [one, other] = two_under(&engine, &application, &rules);
     let mut passed = 0;
     wait_for("the refusal", || {
         breathe();
@@ -352,14 +356,7 @@ fn shared_limits_are_of_all_instances() {
         {"name": "all", "path": "/all", "per": "all", "per_day": 40, "on_limit": "refuse"},
         {"name": "spared", "path": "/spared", "per": "all", "per_day": 20, "on_limit": "refuse", "spare_known": "1s"},
     ]});
-    let [one, other] = ["edge-1", "edge-2"].map(|name| {
-        let state = state_dir();
-        fs::write(state.path().join("rules.json"), pretty(&rules)).expect("writes");
-        let settings = limited(&engine, name, "1000");
-        start_at(&application, &state, &settings)
-    });
-    wait_in_step(&one, 2);
-    wait_in_step(&other, 2);
+    let [one, other] = two_under(&engine, &application, &rules);
     // Each from a client of its own.
     let (mut passed, mut client) = (0, 0);
     wait_for("the refusal at both", || {
@@ -404,14 +401,7 @@ fn a_limit_by_a_value_is_of_all_instances() {
     let rules = json!({"version": 1, "limits": [
         {"name": "key", "per": {"field": "x-api-key"}, "per_day": 40, "on_limit": "refuse"},
     ]});
-    let [one, other] = ["edge-1", "edge-2"].map(|name| {
-        let state = state_dir();
-        fs::write(state.path().join("rules.json"), pretty(&rules)).expect("writes");
-        let settings = limited(&engine, name, "1000");
-        start_at(&application, &state, &settings)
-    });
-    wait_in_step(&one, 2);
-    wait_in_step(&other, 2);
+    let [one, other] = two_under(&engine, &application, &rules);
     let asked = |weir: &Weir, client: &str, key: &str| {
         let fields = [("X-Forwarded-For", client), ("x-api-key", key)];
         weir.send(&raw_client::get("/", &fields)).status

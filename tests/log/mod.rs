@@ -5,7 +5,69 @@ mod lines;
 mod refused;
 mod writer;
 
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::process::Command;
+use std::sync::mpsc::{Receiver, channel};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support::PATIENCE;
 use crate::support::application::{After, Application};
+
+/// A named pipe as the log, from which nobody reads at first.
+struct Pipe {
+    directory: TempDir,
+    end: File,
+}
+
+impl Pipe {
+    #[track_caller]
+    fn new() -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let pipe = directory.path().join("pipe");
+        let made = Command::new("mkfifo").arg(&pipe).status();
+        assert!(made.expect("mkfifo runs").success());
+        // Open for both, so that opening waits for nobody.
+        let end = File::options().read(true).write(true).open(&pipe);
+        let end = end.expect("opens");
+        Self { directory, end }
+    }
+
+    /// `WAF_LOG_FILE`
+    #[track_caller]
+    fn file(&self) -> String {
+        let file = self.directory.path().join("pipe");
+        file.to_str().expect("a path").to_owned()
+    }
+
+    /// Reads from now on: the lines as they come.
+    #[track_caller]
+    fn read(&self) -> Lines {
+        let (tell, told) = channel();
+        let lines = BufReader::new(self.end.try_clone().expect("the pipe")).lines();
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                if tell.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Lines(told)
+    }
+}
+
+/// Lines of a log.
+struct Lines(Receiver<String>);
+
+impl Lines {
+    #[track_caller]
+    fn next(&self) -> Value {
+        let line = self.0.recv_timeout(PATIENCE).expect("a line");
+        serde_json::from_str(&line).expect("JSON")
+    }
+}
 
 /// What the application does, by the first segment of the path.
 #[track_caller]

@@ -1,10 +1,9 @@
 //! Lines of clients who are refused without end: so many a second of a netblock, short ones, and
 //! never at the cost of the lines of others (LOG-6).
 
-use std::io::{BufRead, BufReader};
-
 use serde_json::Value;
 
+use super::Pipe;
 use crate::support::application::Application;
 use crate::support::raw_client::{Connection, get};
 use crate::support::weir::Weir;
@@ -119,38 +118,18 @@ fn a_refused_client_leaves_others_their_lines() {
     const REFUSED: usize = 45_000;
     const OTHERS: usize = 900;
     let application = Application::ok();
-    let directory = tempfile::tempdir().expect("a directory");
-    let pipe = directory.path().join("pipe");
-    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
-    assert!(made.expect("mkfifo runs").success());
-    // Open for both, so that opening waits for nobody; nothing reads from it yet.
-    let mut reader = std::fs::OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(&pipe)
-        .expect("opens");
-    let file = ("WAF_LOG_FILE", pipe.to_str().expect("a path"));
-    let rate = ("WAF_LOG_REFUSED_RATE", "off");
+    let (pipe, rate) = (Pipe::new(), ("WAF_LOG_REFUSED_RATE", "off"));
+    let log = pipe.file();
+    let file = ("WAF_LOG_FILE", log.as_str());
     let weir = Weir::start(&application, &[DENIED, ONE_WORKER, rate, file]);
     flood(&weir, "198.51.100.7", "/denied", REFUSED, 429);
     let lost = weir.metric("waf_log_lines_dropped_total").expect("it");
     assert!(lost > 0.0);
     flood(&weir, "203.0.113.7", "/fine", OTHERS, 200);
     assert_eq!(weir.metric("waf_log_lines_dropped_total"), Some(lost));
-    let (tell, told) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
-        let mut lines = BufReader::new(&mut reader);
-        let mut line = String::new();
-        while lines.read_line(&mut line).is_ok_and(|count| count > 0) {
-            if tell.send(std::mem::take(&mut line)).is_err() {
-                return;
-            }
-        }
-    });
+    let lines = pipe.read();
     let mut fine = 0;
     while fine < OTHERS {
-        let line = told.recv_timeout(crate::support::PATIENCE).expect("a line");
-        let line: Value = serde_json::from_str(&line).expect("JSON");
-        fine += usize::from(line["path"] == "/fine");
+        fine += usize::from(lines.next()["path"] == "/fine");
     }
 }

@@ -1,6 +1,6 @@
 //! The writer: a stop, a stalled reader, fewer lines, rotation (LOG-1, LOG-2).
 
-use super::misbehaving;
+use super::{Pipe, misbehaving};
 use crate::support::application::Application;
 use crate::support::raw_client::{Connection, get};
 use crate::support::transport;
@@ -42,20 +42,11 @@ fn a_stalled_reader_blocks_no_request() {
     const REQUESTS: u64 = 72_000;
     const PIPELINED: u64 = 500;
     let application = Application::ok();
-    let directory = tempfile::tempdir().expect("a directory");
-    let pipe = directory.path().join("pipe");
-    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
-    assert!(made.expect("mkfifo runs").success());
-    // Open for both, so that opening waits for nobody; nothing reads from it yet.
-    let mut reader = std::fs::OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(&pipe)
-        .expect("opens");
+    let pipe = Pipe::new();
     let weir = Weir::start(
         &application,
         &[
-            ("WAF_LOG_FILE", pipe.to_str().expect("a path")),
+            ("WAF_LOG_FILE", &pipe.file()),
             ("WAF_DENY_NETS", "198.51.100.7"),
             ("WAF_LOG_REFUSED_RATE", "off"),
             ("WAF_WORKERS", "1"),
@@ -73,22 +64,11 @@ fn a_stalled_reader_blocks_no_request() {
     }
     let lost = weir.metric("waf_log_lines_dropped_total").expect("it");
     assert!(lost > 0.0);
-    let (tell, told) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
-        use std::io::{BufRead, BufReader};
-        let mut lines = BufReader::new(&mut reader);
-        let mut line = String::new();
-        while lines.read_line(&mut line).is_ok_and(|count| count > 0) {
-            if tell.send(std::mem::take(&mut line)).is_err() {
-                return;
-            }
-        }
-    });
+    let lines = pipe.read();
     let (mut logged, mut lost_logged) = (0, 0);
     // The request for the metrics is one more.
     while logged + lost_logged < REQUESTS + 1 {
-        let line = told.recv_timeout(crate::support::PATIENCE).expect("a line");
-        let line: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+        let line = lines.next();
         match line["event"].as_str() {
             Some("request") => logged += 1,
             Some("log_lines_dropped") => lost_logged += line["count"].as_u64().expect("a count"),

@@ -1,11 +1,12 @@
 //! Limits that answer 429 and ban nobody (RULE-5).
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
 use std::time::Instant;
 
 use serde_json::Value;
 
+use super::waiting;
 use crate::support::application::{After, Application};
 use crate::support::clocks::Clocks;
 use crate::support::raw_client::{Connection, get};
@@ -146,21 +147,6 @@ fn a_bucket_bounds_what_comes_at_once() {
         }
         assert_eq!(weir.bans(), Vec::<Value>::new());
     }
-}
-
-/// An application that answers `/slow` when it is told to.
-fn waiting() -> (Application, mpsc::Sender<()>) {
-    let (tell, told) = mpsc::channel::<()>();
-    let told = std::sync::Mutex::new(told);
-    let application = Application::start(move |exchange| {
-        exchange.read_body();
-        if exchange.request.target == "/slow" {
-            let _ = told.lock().unwrap().recv();
-        }
-        exchange.answer(200, &[], b"");
-        After::KeepAlive
-    });
-    (application, tell)
 }
 
 /// RULE-5: requests under way at once are bounded; one that has ended makes room, and so does one

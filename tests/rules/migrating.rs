@@ -2,11 +2,10 @@
 //! to RULE-5). A block without a case, and a case without a block, fail.
 
 use std::collections::BTreeMap;
-use std::sync::mpsc;
 
 use serde_json::Value;
 
-use super::{send, statuses};
+use super::{send, statuses, waiting};
 use crate::support::application::{After, Application};
 use crate::support::raw_client::{Connection, get};
 use crate::support::wait_until;
@@ -169,16 +168,7 @@ fn nginx_limit_req_all(block: &Block) {
 }
 
 fn nginx_limit_conn(block: &Block) {
-    let (tell, told) = mpsc::channel::<()>();
-    let told = std::sync::Mutex::new(told);
-    let application = Application::start(move |exchange| {
-        exchange.read_body();
-        if exchange.request.target == "/slow" {
-            let _ = told.lock().unwrap().recv();
-        }
-        exchange.answer(200, &[], b"");
-        After::KeepAlive
-    });
+    let (application, tell) = waiting();
     let (weir, _state) = with(block, &application, &[]);
     let mut slow = Vec::new();
     for number in 1..=8 {

@@ -1,10 +1,11 @@
 //! Limits without bans, and rules.json, in enforce and observe mode (RULE).
 
 use std::path::Path;
+use std::sync::mpsc;
 
 use serde_json::Value;
 
-use crate::support::application::{After, Application};
+use crate::support::application::{After, Application, statuses};
 use crate::support::raw_client::{Response, request};
 use crate::support::wait_until;
 use crate::support::weir::{StateDir, Weir, state_dir};
@@ -39,14 +40,19 @@ fn save(directory: &Path, name: &str, text: &str) {
     std::fs::rename(new, directory.join(name)).expect("renames");
 }
 
-/// An application whose answer's status is the last segment of the path, if it is a number.
-fn statuses() -> Application {
-    Application::start(|exchange| {
+/// An application that answers `/slow` when it is told to.
+fn waiting() -> (Application, mpsc::Sender<()>) {
+    let (tell, told) = mpsc::channel::<()>();
+    let told = std::sync::Mutex::new(told);
+    let application = Application::start(move |exchange| {
         exchange.read_body();
-        let last = exchange.request.target.rsplit('/').next().map(str::parse);
-        exchange.answer(last.and_then(Result::ok).unwrap_or(200), &[], b"");
+        if exchange.request.target == "/slow" {
+            let _ = told.lock().unwrap().recv();
+        }
+        exchange.answer(200, &[], b"");
         After::KeepAlive
-    })
+    });
+    (application, tell)
 }
 
 /// A request of a method, with another host than the usual one.

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use super::raw_client::field;
 use super::wait_for;
 
 /// A listening application; it stops listening when dropped.
@@ -303,7 +304,7 @@ impl Exchange {
                 if line.is_empty() {
                     break;
                 }
-                match parse_field(&line) {
+                match field(&line) {
                     Ok(field) => self.request.trailers.push(field),
                     Err(what) => {
                         self.shared.fault(format!("trailer: {what}"));
@@ -432,7 +433,7 @@ impl Exchange {
             if line.is_empty() {
                 break;
             }
-            match parse_field(&line) {
+            match field(&line) {
                 Ok(field) => request.headers.push(field),
                 Err(what) => {
                     self.shared.fault(what);
@@ -496,18 +497,15 @@ fn serve(
     }
 }
 
-fn parse_field(line: &str) -> Result<(String, String), String> {
-    let (name, value) = line
-        .split_once(':')
-        .ok_or_else(|| format!("field line {line:?}"))?;
-    let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
-    if name.is_empty() || !name.bytes().all(token) {
-        return Err(format!("field name {name:?}"));
-    }
-    if value.bytes().any(|b| b < 0x20 && b != b'\t' || b == 0x7f) {
-        return Err(format!("control byte in {line:?}"));
-    }
-    Ok((name.to_ascii_lowercase(), value.trim().to_owned()))
+/// An application whose answer's status is the last segment of the path, if it is a number.
+#[track_caller]
+pub(crate) fn statuses() -> Application {
+    Application::start(|exchange| {
+        exchange.read_body();
+        let last = exchange.request.target.rsplit('/').next().map(str::parse);
+        exchange.answer(last.and_then(Result::ok).unwrap_or(200), &[], b"");
+        After::KeepAlive
+    })
 }
 
 fn framing(request: &Received) -> Result<Framing, String> {

@@ -167,14 +167,16 @@ fn serve(
     }
 }
 
-fn issuer() -> CertifiedIssuer<'static, KeyPair> {
+/// A certificate authority.
+pub(crate) fn issuer() -> CertifiedIssuer<'static, KeyPair> {
     let mut params = CertificateParams::new(Vec::<String>::new()).expect("parameters");
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let key = KeyPair::generate().expect("a key");
     CertifiedIssuer::self_signed(params, key).expect("a certificate")
 }
 
-fn server_config(issuer: &CertifiedIssuer<'static, KeyPair>) -> Arc<ServerConfig> {
+/// TLS of a server at `localhost`, whose certificate this authority has signed.
+pub(crate) fn server_config(issuer: &CertifiedIssuer<'static, KeyPair>) -> Arc<ServerConfig> {
     let names = vec!["localhost".to_owned()];
     let params = CertificateParams::new(names).expect("parameters");
     let key = KeyPair::generate().expect("a key");

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::Value;
 
 use super::application::Application;
-use super::clocks::Clocks;
+use super::clocks::{Clocks, patient};
 use super::weir::{StateDir, Weir, state_dir};
 
 /// A service whose clocks a test moves.
@@ -30,14 +30,7 @@ impl Moved {
         let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
         let mut settings: Vec<_> = settings.iter().map(owned).collect();
         settings.push(clocks.setting());
-        // A connection that is accepted while the clocks move is not late for that.
-        for name in [
-            "WAF_HEADER_TIMEOUT",
-            "WAF_KEEPALIVE_TIMEOUT",
-            "WAF_BODY_TIMEOUT",
-        ] {
-            settings.push((name.to_owned(), "1d".to_owned()));
-        }
+        settings.extend(patient());
         let mut moved = Self {
             weir: start(application, &state, &settings),
             state,

@@ -539,7 +539,7 @@ fn parse_head(head: &[u8], takes_http_1_0: bool) -> Result<Response, String> {
 }
 
 /// One field line: name in lower case, value without the blanks around it.
-fn field(line: &str) -> Result<(String, String), String> {
+pub(crate) fn field(line: &str) -> Result<(String, String), String> {
     let (name, value) = line
         .split_once(':')
         .ok_or_else(|| format!("field line {line:?}"))?;
