@@ -195,7 +195,7 @@ fn next_step(exchange: &mut Exchange) -> Step {
 /// Answers a request under `/_waf/`.
 ///
 /// # Errors
-/// As [`refuse`], where the body passes `WAF_MAX_BODY_SIZE`.
+/// As [`refuse()`], where the body passes `WAF_MAX_BODY_SIZE`.
 async fn answer_own(
     mut exchange: Box<Exchange>,
     mut body: ClientBody,
