@@ -52,6 +52,12 @@ pub(crate) const NOW: u64 = 1_795_276_800_000;
 pub(crate) const ADMIN: &str = "Bearer admin-token";
 pub(crate) const METRICS: &str = "Bearer metrics-token";
 
+/// Runs a future to its end, on this thread.
+pub(crate) fn run<T>(future: impl Future<Output = T>) -> T {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    runtime.enable_all().build().unwrap().block_on(future)
+}
+
 /// The defaults, with both tokens.
 pub(crate) fn settings() -> Settings {
     settings_with(|_| {})

@@ -269,6 +269,7 @@ const fn name(happened: Happened) -> &'static str {
 mod tests {
     use super::*;
     use crate::bans::document::BanKey;
+    use crate::testing::run;
 
     fn change(number: u64) -> LedgerChange {
         let text = format!(
@@ -280,13 +281,6 @@ mod tests {
             happened: Happened::Made,
             ban: Some(ban),
         }
-    }
-
-    fn run(test: impl Future<Output = ()>) {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .build();
-        runtime.unwrap().block_on(test);
     }
 
     fn feed() -> Arc<Feed> {

@@ -30,14 +30,14 @@ use crate::wiring::ControlHandle;
 mod http;
 mod places;
 mod socket;
-mod unread;
+mod write_timeout;
 
 use http::Shared;
 use places::Places;
 pub use socket::SocketError;
 pub(crate) use socket::occupied;
 use socket::{Socket, may_speak};
-use unread::Impatient;
+use write_timeout::WriteTimeout;
 
 /// The most connections of the socket, and of the admin listener, at the same time; further ones
 /// wait in the system's queue. The reserve of descriptors covers all of them (CONN-4).
@@ -420,7 +420,7 @@ where
     let place = places.take().await;
     let shared = Arc::clone(shared);
     tokio::spawn(async move {
-        let stream = Impatient::new(stream);
+        let stream = WriteTimeout::new(stream);
         let mut served = pin!(http::serve(stream, shared, door, &place));
         let mut gives_way = pin!(place.gives_way());
         let ends = poll_fn(|cx| {

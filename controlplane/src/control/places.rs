@@ -129,11 +129,7 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-
-    fn run(test: impl Future<Output = ()>) {
-        let mut runtime = tokio::runtime::Builder::new_current_thread();
-        runtime.enable_time().build().unwrap().block_on(test);
-    }
+    use crate::testing::run;
 
     /// CONTROL-10: a new connection is not closed at once, and keeps its place once it has sent a
     /// request; of the silent ones the oldest is closed.

@@ -133,7 +133,7 @@ impl Watch {
     /// Wakes the task where a deadline has passed, or the client has `broken_off`.
     pub fn sweep(&mut self, now_ns: u64, broken_off: impl FnOnce() -> bool) {
         match self.deadlines.sweep(now_ns) {
-            // Who lingers reads, and finds the end by that.
+            // A connection that lingers is read, which finds its end.
             None if !self.lingers && broken_off() => self.finish(Ending::Abort, now_ns),
             None if self.deadlines.is_retry_due(now_ns) => {
                 if std::mem::replace(&mut self.retries, true) {

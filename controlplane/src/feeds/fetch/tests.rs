@@ -8,6 +8,7 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 use super::*;
 use crate::outgoing::tls;
+use crate::testing::run;
 
 /// What a publisher sends to a head, and whether it then waits for the other side to go.
 type Answering = dyn Fn(&str) -> (Vec<u8>, bool) + Send + Sync;
@@ -81,11 +82,6 @@ fn serve(mut stream: impl Read + Write, heads: &Mutex<Vec<String>>, answering: &
 
 fn url(text: &str) -> FeedUrl {
     FeedUrl::try_from(text.to_owned()).unwrap()
-}
-
-fn run<T>(future: impl Future<Output = T>) -> T {
-    let mut runtime = tokio::runtime::Builder::new_current_thread();
-    runtime.enable_all().build().unwrap().block_on(future)
 }
 
 fn get(url: &FeedUrl, validators: &Validators) -> Result<Fetched, Failure> {

@@ -1,5 +1,5 @@
-//! An operator's connection whose writes fail once nothing of them was read for [`STALLED`]
-//! (CONTROL-10): a client that reads no more must not keep a place for ever.
+//! Time-out of a write to an operator's connection (CONTROL-10): a client that reads nothing for
+//! [`STALLED`] must not keep its place.
 
 use std::io;
 use std::pin::Pin;
@@ -15,14 +15,14 @@ const STALLED: Duration = match cfg!(test) {
     true => Duration::from_millis(200),
 };
 
-/// A stream that gives up a client that does not read.
-pub(super) struct Impatient<S> {
+/// A stream whose write fails once it has waited that long.
+pub(super) struct WriteTimeout<S> {
     stream: S,
     /// Set while a write waits.
     stalled: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> Impatient<S> {
+impl<S> WriteTimeout<S> {
     pub(super) const fn new(stream: S) -> Self {
         Self {
             stream,
@@ -45,7 +45,7 @@ impl<S> Impatient<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Impatient<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WriteTimeout<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -55,7 +55,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Impatient<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Impatient<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -92,18 +92,14 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
     use super::*;
-
-    fn run(test: impl Future<Output = ()>) {
-        let mut runtime = tokio::runtime::Builder::new_current_thread();
-        runtime.enable_time().build().unwrap().block_on(test);
-    }
+    use crate::testing::run;
 
     /// CONTROL-10: a client that reads nothing is given up; one that reads gets everything.
     #[test]
     fn who_reads_nothing_is_given_up() {
         run(async {
             let (ours, _theirs) = duplex(16);
-            let written = Impatient::new(ours).write_all(&[7; 100]).await;
+            let written = WriteTimeout::new(ours).write_all(&[7; 100]).await;
             assert_eq!(written.unwrap_err().kind(), io::ErrorKind::TimedOut);
 
             let (ours, mut theirs) = duplex(16);
@@ -114,7 +110,7 @@ mod tests {
                     theirs.read_exact(&mut read).await.unwrap();
                 }
             });
-            let written = Impatient::new(ours).write_all(&[7; 100]).await;
+            let written = WriteTimeout::new(ours).write_all(&[7; 100]).await;
             written.unwrap();
             reading.await.unwrap();
         });
