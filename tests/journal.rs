@@ -348,11 +348,7 @@ fn a_ban_behind_a_forged_number_outlives_a_kill() {
     for (number, forge) in forgeries.into_iter().enumerate() {
         let state = state_dir();
         let mut weir = start(&application, &state);
-        weir.ban("netblock", "10.1.0.0/24", "1h");
-        wait_until("lines", || {
-            weir.ban("netblock", "10.2.0.0/24", "1h");
-            !journal(&weir).is_empty()
-        });
+        ban_two(&weir);
         weir.kill();
         forge(state.path());
         let mut weir = start(&application, &state);
